@@ -1,0 +1,50 @@
+"""A pool that runs registered functions, never more than a limit of them at once.
+
+These are the public names; everything else is internal. Importing them needs no settings.
+"""
+
+import typing as _typing
+
+from .exceptions import InvalidWork, NonRetryableError, UnknownPool, UnregisteredFunction, WorkCanceled, WorkpoolError
+from .functions import action, mutation, on_complete, query
+from .types import OnCompleteArgs, RetryBehavior, RunResult, Status
+
+if _typing.TYPE_CHECKING:
+    from .pools import Workpool, aenqueue, call, enqueue
+
+__all__ = [
+    "InvalidWork",
+    "NonRetryableError",
+    "OnCompleteArgs",
+    "RetryBehavior",
+    "RunResult",
+    "Status",
+    "UnknownPool",
+    "UnregisteredFunction",
+    "WorkCanceled",
+    "Workpool",
+    "WorkpoolError",
+    "action",
+    "aenqueue",
+    "call",
+    "enqueue",
+    "mutation",
+    "on_complete",
+    "query",
+]
+
+# They lead to the models, which need settings and loaded apps.
+_LATE = frozenset({"Workpool", "aenqueue", "call", "enqueue"})
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import pools
+
+    found = globals()[name] = getattr(pools, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

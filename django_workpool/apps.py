@@ -1,0 +1,37 @@
+"""The app: its label, its checks, and the rows of its pools after a migration."""
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class WorkpoolConfig(AppConfig):
+    """What INSTALLED_APPS loads for ``django_workpool``."""
+
+    name = "django_workpool"
+    label = "workpool"
+    verbose_name = "Work pool"
+    # Stated, so that a project's own default makes no migration.
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the checks, and the receiver that creates the rows of new pools."""
+        from .checks import register_checks
+
+        register_checks()
+        post_migrate.connect(create_rows, sender=self, dispatch_uid="django_workpool.create_rows")
+
+
+def create_rows(sender: WorkpoolConfig, using: str, **kwargs: Any) -> None:
+    """Create the missing rows of the configured pools, if the tables are there: a migration back to zero sends the signal, too."""
+    from django.db import router
+
+    from . import pools
+    from .models import Globals
+
+    migrated = kwargs.get("apps")
+    if migrated is not None and ("workpool", "globals") not in [(m._meta.app_label, m._meta.model_name) for m in migrated.get_models()]:
+        return
+    if router.allow_migrate_model(using, Globals):
+        pools.create_rows(using)

@@ -1,0 +1,166 @@
+"""Step 1 of a work's way: insert it, ask for its cancelation, look where it is.
+
+Everything happens in the caller's transaction, in a fixed number of statements: rows are inserted, nothing is locked,
+nothing is notified. The kick comes after the commit.
+"""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db import transaction
+
+from . import conf, functions, serialization
+from .database import NewWork, database
+from .exceptions import InvalidWork
+from .ids import new_work_id, parse_work_id
+from .kick import Source, kick_after_commit
+from .models import Archive
+from .options import CheckedOptions
+from .types import Call, Follow, Lane, ResultKind, RunResult, Status, WorkState
+
+#: Works inserted by one statement: arrays of this size are quick, and a statement stays small.
+CHUNK = 1000
+#: Works looked at by one statement of ``status_many``.
+STATUS_CHUNK = 1000
+
+
+def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: Iterable[Call]) -> list[uuid.UUID]:
+    """Insert one work for each call, all or none.
+
+    Returns:
+        The ids, in the order of the calls.
+
+    Raises:
+        UnknownPool: the settings do not name the pool.
+        UnregisteredFunction: the function is not a registered action, mutation or query.
+        InvalidWork: an argument or option cannot be taken. Nothing has been written.
+    """
+    settings = conf.pool(pool)
+    registered = functions.registered(function, functions.WORK_KINDS)
+    new = NewWork(
+        pool=pool,
+        lane=Lane.WORK,
+        fn_type=registered.fn_type.value,
+        func_path=registered.path,
+        name=options.name or registered.path,
+        priority=options.priority,
+        on_complete=options.on_complete,
+        on_complete_context=options.on_complete_context,
+        retry=options.retry_text(registered, settings),
+    )
+    arguments = _encode(calls)
+    ids = [new_work_id() for _ in arguments]
+    if ids:
+        _insert(conf.database_alias(), new, ids, arguments, options)
+    return ids
+
+
+def _encode(calls: Iterable[Call]) -> list[str]:
+    texts = []
+    for index, one in enumerate(calls):
+        if not isinstance(one, Call):
+            raise InvalidWork(f"item {index} is not a call(...): {type(one).__name__}.")
+        try:
+            texts.append(serialization.encode_call(one.args, one.kwargs))
+        except InvalidWork as error:
+            if index:
+                error.args = (f"item {index}: {error}",)
+            raise
+    return texts
+
+
+def _insert(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
+    db = database(using)
+    with transaction.atomic(using=using, savepoint=len(ids) > CHUNK):
+        # A batch of several statements gets a savepoint: all or none, even if the caller catches the error.
+        segment = min(db.insert_work(new, ids[i : i + CHUNK], arguments[i : i + CHUNK], options.due()) for i in range(0, len(ids), CHUNK))
+        kick_after_commit(using, new.pool, Source.ENQUEUE, segment)
+
+
+def cancel(pool: str, work_id: object) -> bool:
+    """Ask that a work is not started, retried or returned any more.
+
+    Returns:
+        False if there is nothing to cancel: the work is gone, unknown, of another pool, or already being canceled.
+    """
+    conf.pool(pool)
+    parsed = parse_work_id(work_id)
+    if parsed is None:
+        return False
+    using = conf.database_alias()
+    db = database(using)
+    segment = f"floor(({db.clock_ms_sql}) / 100)" if db.kicks else str(db.segment())
+    with transaction.atomic(using=using, savepoint=False):
+        inserted = db.execute(
+            f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "
+            "WHERE w.id = %s AND w.pool = %s AND NOT w.canceled AND w.callback_of IS NULL AND NOT EXISTS "
+            "(SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id OR (c.pool = w.pool AND c.created_up_to >= w.created))",
+            [db.uuid_param(parsed), pool],
+        )
+        if inserted:
+            kick_after_commit(using, pool, Source.CANCEL)
+    return bool(inserted)
+
+
+def cancel_all(pool: str) -> None:
+    """Ask for the cancelation of all works of the pool created up to now that are visible when the loop works it off."""
+    conf.pool(pool)
+    using = conf.database_alias()
+    db = database(using)
+    now = db.clock_ms()
+    with transaction.atomic(using=using, savepoint=False):
+        db.execute(
+            "INSERT INTO {PendingCancelation} (pool, segment, created_up_to) VALUES (%s, %s, %s)",
+            [pool, int(now // 100), db.moment_param(now)],
+        )
+        kick_after_commit(using, pool, Source.CANCEL)
+
+
+def status_many(pool: str, work_ids: Iterable[object]) -> dict[uuid.UUID, Status]:
+    """Return where each of the works is.
+
+    A work that is gone, or was never there, is *finished*; its result is given as long as the pool keeps it.
+
+    Raises:
+        InvalidWork: something is not the id of a work.
+    """
+    conf.pool(pool)
+    ids = []
+    for work_id in work_ids:
+        parsed = parse_work_id(work_id)
+        if parsed is None:
+            raise InvalidWork(f"{work_id!r} is not the id of a work.")
+        ids.append(parsed)
+    found: dict[uuid.UUID, Status] = {}
+    for start in range(0, len(ids), STATUS_CHUNK):
+        found |= _status_chunk(pool, ids[start : start + STATUS_CHUNK])
+    return {work_id: found[work_id] for work_id in ids}
+
+
+def _status_chunk(pool: str, ids: list[uuid.UUID]) -> dict[uuid.UUID, Status]:
+    using = conf.database_alias()
+    db = database(using)
+    among, param = db.among("w.id", ids)
+    rows = db.fetch(
+        "SELECT w.id, w.attempts, s.id, c.follow FROM {Work} w LEFT JOIN {PendingStart} s ON s.work_id = w.id "
+        f"LEFT JOIN {{PendingCompletion}} c ON c.work_id = w.id WHERE w.pool = %s AND {among}",
+        [pool, param],
+    )
+    found = {}
+    for work_id, attempts, start, follow in rows:
+        waits = start is not None or follow in (Follow.RETRY, Follow.RETURN)
+        state = WorkState.PENDING if waits else WorkState.RUNNING
+        found[db.read_uuid(work_id)] = Status(state=state, previous_attempts=attempts)
+    gone = [work_id for work_id in ids if work_id not in found]
+    kept = Archive.objects.using(using).filter(pool=pool, id__in=gone) if gone else Archive.objects.none()
+    results: dict[uuid.UUID, RunResult] = {
+        work_id: stored_result(kind, value, error) for work_id, kind, value, error in kept.values_list("id", "kind", "value", "error")
+    }
+    return found | {work_id: Status(state=WorkState.FINISHED, result=results.get(work_id)) for work_id in gone}
+
+
+def stored_result(kind: str, value: str, error: str) -> RunResult:
+    """Return a result from its stored form."""
+    decoded: Any = serialization.decode(value) if kind == ResultKind.SUCCESS else None
+    return RunResult(kind=ResultKind(kind), value=decoded, error=error)

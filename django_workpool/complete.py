@@ -1,0 +1,188 @@
+"""Step 6 of a work's way: one attempt's transaction. Guard, settle, call on_complete, insert the pending completion, kick.
+
+The guard: the work is there, its running row is still the run's token, and no completion waits. Otherwise somebody else
+has ended or recovered the run, and nothing is written. The work's row is locked first, then the rest is read, so that two
+completions of one work, or a completion and a recovery, come one after the other.
+"""
+
+import contextvars
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+
+from . import archive, functions, serialization
+from .database import Database, database
+from .exceptions import StaleRun, WorkpoolError
+from .failures import describe
+from .kick import Source, kick_after_commit
+from .settle import LockedWork, Settlement, Verdict, callback_context, judge, lock_works, make_callback_work, settle
+from .types import CallbackState, Failure, Follow, OnCompleteArgs, Outcome, ResultKind, Run, RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempted:
+    """An attempt that has ended in a worker."""
+
+    run: Run
+    outcome: Outcome
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """What was written for it: what the event tells."""
+
+    run: Run
+    verdict: Verdict
+    #: What on_complete raised: it has become callback work.
+    callback_failure: Failure | None = None
+
+    @property
+    def status(self) -> str:
+        """The event's word."""
+        return {Follow.RETRY: "retrying", Follow.RETURN: "returned"}.get(self.verdict.follow, self.verdict.kind.value)
+
+
+class CallbackError(WorkpoolError):
+    """An on_complete function left the transaction in a state in which it cannot go on."""
+
+
+def complete_many(using: str, attempted: Sequence[Attempted]) -> list[Completed]:
+    """Complete attempts without on_complete in one transaction; those that are stale are left out of the result."""
+    db = database(using)
+    with transaction.atomic(using=using):
+        works = lock_works(using, [one.run.work_id for one in attempted])
+        live, now_ms = _guard(db, [one for one in attempted if one.run.work_id in works])
+        pairs = [(one, judge(works[one.run.work_id], one.outcome)) for one in live]
+        settle(db, [_settlement(works[one.run.work_id], one, verdict) for one, verdict in pairs], now_ms)
+        _insert_completions(db, [(works[one.run.work_id], verdict) for one, verdict in pairs], now_ms)
+    return [Completed(run=one.run, verdict=verdict) for one, verdict in pairs]
+
+
+def complete_one(using: str, attempted: Attempted) -> Completed | None:
+    """Complete one attempt in a transaction of its own, with its on_complete; None if it is stale.
+
+    An on_complete that makes the transaction impossible (a dangling deferred reference, a closed connection) is left out of
+    a second try, and becomes callback work.
+    """
+    callback = _Callback()
+    try:
+        with transaction.atomic(using=using, durable=True):
+            return complete_inside(using, attempted, callback)
+    except StaleRun:
+        return None
+    except Exception as error:
+        if not callback.entered:
+            raise
+        callback = _Callback(failure=describe(error))
+    try:
+        with transaction.atomic(using=using, durable=True):
+            return complete_inside(using, attempted, callback)
+    except StaleRun:
+        return None
+
+
+class _Callback:
+    """Whether on_complete is to be called here, and whether that has begun."""
+
+    def __init__(self, failure: Failure | None = None) -> None:
+        self.failure = failure
+        self.entered = False
+
+
+def deferred_callback(failure: Failure) -> _Callback:
+    """Return what ``complete_inside`` is given when on_complete is to become callback work because of ``failure``."""
+    return _Callback(failure)
+
+
+def new_callback() -> _Callback:
+    """Return what ``complete_inside`` is given when on_complete is to be called."""
+    return _Callback()
+
+
+def complete_inside(using: str, attempted: Attempted, callback: _Callback) -> Completed:
+    """Complete one attempt in the caller's transaction.
+
+    Raises:
+        StaleRun: the run has lost its work; the caller must roll back.
+    """
+    db = database(using)
+    work = lock_works(using, [attempted.run.work_id]).get(attempted.run.work_id)
+    live, now_ms = _guard(db, [attempted]) if work else ([], 0.0)
+    if work is None or not live:
+        raise StaleRun(f"run {attempted.run.token} no longer owns work {attempted.run.work_id}")
+    verdict = judge(work, attempted.outcome)
+    calls = verdict.follow is Follow.END and work.on_complete != "" and callback.failure is None
+    context = callback_context(db, work.id) if calls else "null"
+    settlement = _settlement(work, attempted, verdict, CallbackState.DONE if calls else CallbackState.PENDING)
+    settle(db, [settlement], now_ms)
+    failure = callback.failure if verdict.follow is Follow.END and work.on_complete else None
+    if calls:
+        callback.entered = True
+        failure = _call_back(db, work, verdict, context)
+        if failure is not None:
+            make_callback_work(db, settlement, context)
+    if failure is not None:
+        archive.callback_fate(using, work.id, CallbackState.PENDING, failure.text)
+    _insert_completions(db, [(work, verdict)], now_ms)
+    return Completed(run=attempted.run, verdict=verdict, callback_failure=failure)
+
+
+def _settlement(work: LockedWork, one: Attempted, verdict: Verdict, callback: CallbackState = CallbackState.PENDING) -> Settlement:
+    return Settlement(work=work, verdict=verdict, worker=one.worker, started_ms=one.run.started.timestamp() * 1000, callback=callback)
+
+
+def _guard(db: Database, attempted: Sequence[Attempted]) -> tuple[list[Attempted], float]:
+    """Return the attempts that still own their work, and the database's time."""
+    if not attempted:
+        return [], 0.0
+    among, param = db.among("r.id", [one.run.token for one in attempted])
+    rows = db.fetch(
+        f"SELECT r.id, r.work_id, {db.clock_ms_sql} FROM {{RunningWork}} r LEFT JOIN {{PendingCompletion}} c ON c.work_id = r.work_id "
+        f"WHERE {among} AND c.id IS NULL",
+        [param],
+    )
+    owners: dict[int, uuid.UUID] = {int(token): db.read_uuid(work_id) for token, work_id, _ in rows}
+    live = [one for one in attempted if owners.get(one.run.token) == one.run.work_id]
+    return live, float(rows[0][2]) if rows else 0.0
+
+
+def _insert_completions(db: Database, ended: Sequence[tuple[LockedWork, Verdict]], now_ms: float) -> None:
+    segment = int(now_ms // 100)
+    db.execute_many(
+        "INSERT INTO {PendingCompletion} (work_id, pool, segment, kind, follow) VALUES (%s, %s, %s, %s, %s)",
+        [(db.uuid_param(work.id), work.pool, segment, verdict.kind.value, verdict.follow.value) for work, verdict in ended],
+    )
+    back = {work.pool for work, verdict in ended if verdict.follow is not Follow.END}
+    for pool in {work.pool for work, _ in ended}:
+        kick_after_commit(db.using, pool, Source.RETRY if pool in back else Source.COMPLETE, segment)
+
+
+def _call_back(db: Database, work: LockedWork, verdict: Verdict, context: str) -> Failure | None:
+    """Call on_complete in a savepoint; return what it raised, or None when its effects stand."""
+    connection: Any = db.connection
+    depth = len(connection.savepoint_ids)
+    try:
+        with transaction.atomic(using=db.using):
+            registered = functions.resolve(work.on_complete, functions.CALLBACK_KINDS)
+            contextvars.Context().run(registered.func, callback_args(work.id, context, verdict))
+            if len(connection.savepoint_ids) != depth + 1:
+                # An atomic block that was entered and never left: its savepoint goes with ours.
+                del connection.savepoint_ids[depth + 1 :], connection.atomic_blocks[depth + 2 :]
+                raise CallbackError("on_complete entered an atomic block and did not leave it")
+            if connection.get_rollback():
+                raise CallbackError("on_complete swallowed an error of the database, or marked its transaction for rollback")
+            db.check_constraints()
+    except BaseException as error:
+        return describe(error)
+    return None
+
+
+def callback_args(work_id: uuid.UUID, context: str, verdict: Verdict) -> OnCompleteArgs:
+    """Return what an on_complete function is given."""
+    value = serialization.decode(verdict.value) if verdict.kind is ResultKind.SUCCESS else None
+    result = RunResult(kind=verdict.kind, value=value, error=verdict.error)
+    return OnCompleteArgs(work_id=work_id, context=serialization.decode(context), result=result)

@@ -1,0 +1,32 @@
+"""The one place that knows the vendor: clock, locks, hints, liveness and bulk statements behind one interface.
+
+``database(alias)`` returns the :class:`~django_workpool.database.base.Database` of an alias.
+"""
+
+from functools import cache
+
+from django.db import connections
+
+from ..exceptions import WorkpoolSettingsError
+from .base import Database, Due, Hint, NewWork, Watch
+
+__all__ = ["Database", "Due", "Hint", "NewWork", "Watch", "database"]
+
+
+@cache
+def database(using: str) -> Database:
+    """Return the interface to the database ``using``.
+
+    Raises:
+        WorkpoolSettingsError: its vendor is not supported.
+    """
+    vendor = connections[using].vendor
+    if vendor == "postgresql":
+        from .postgresql import PostgreSQL
+
+        return PostgreSQL(using)
+    if vendor == "sqlite":
+        from .sqlite import SQLite
+
+        return SQLite(using)
+    raise WorkpoolSettingsError(f"The pool's database {using!r} is {vendor}: PostgreSQL and SQLite are supported.")

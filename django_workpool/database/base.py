@@ -1,0 +1,217 @@
+"""The interface to a database, and what all vendors share: statements over the package's tables."""
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from django.apps import apps
+from django.conf import settings
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
+from django.utils import timezone
+
+from ..segments import floor_segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWork:
+    """What the works of one batch have in common."""
+
+    pool: str
+    lane: int
+    fn_type: str
+    func_path: str
+    name: str
+    priority: int = 0
+    on_complete: str = ""
+    on_complete_context: str = "null"
+    retry: str = ""
+    callback_of: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a batch is due: at once, after a delay, or at a segment (whichever is later than now)."""
+
+    segment: int = 0
+    delay_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Something that probably happened. Whoever loses one finds the rows at its next poll."""
+
+    #: "pool" (look at its queues), "late" (look behind the cursor too), "worker" (look at its running rows),
+    #: "lead" (the lead is free, or a worker has come or gone), "changed" (anything).
+    kind: str
+    name: str = ""
+
+
+class Watch(ABC):
+    """One process's ear and pulse: it hears hints, and holds the lock by which others know that the process lives.
+
+    Used by one thread, on a connection of its own that is never in a transaction.
+    """
+
+    @abstractmethod
+    def hold(self, worker_id: int) -> bool:
+        """Take the liveness lock of ``worker_id``, or make sure that it is still held; return whether it is."""
+
+    @abstractmethod
+    def held(self) -> set[int] | None:
+        """Return the workers whose liveness lock is held by anybody; None where locks cannot be used."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> list[Hint]:
+        """Wait for hints, at most ``timeout`` seconds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up the lock and the connection. Never raises."""
+
+
+@lru_cache(maxsize=256)
+def _fill(template: str, vendor: str) -> str:
+    quote = connections[next(a for a in connections if connections[a].vendor == vendor)].ops.quote_name
+    return template.format_map({model.__name__: quote(model._meta.db_table) for model in apps.get_app_config("workpool").get_models()})
+
+
+class Database(ABC):
+    """One database, as the rooms see it. Statements name tables as ``{Model}``."""
+
+    vendor: ClassVar[str]
+    #: Whether processes are woken by notifications: then RunStatus says which kicks are needed.
+    kicks: ClassVar[bool]
+    #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
+    leases: ClassVar[bool]
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.using]
+
+    # Statements -------------------------------------------------------------------------------------------------
+
+    def fetch(self, template: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Execute a statement and return its rows."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(_fill(template, self.vendor), params)
+            return cursor.fetchall()
+
+    def execute(self, template: str, params: Sequence[Any] = ()) -> int:
+        """Execute a statement and return the number of rows it changed."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(_fill(template, self.vendor), params)
+            return int(cursor.rowcount)
+
+    def execute_many(self, template: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement once for each of ``rows``."""
+        if rows:
+            with self.connection.cursor() as cursor:
+                cursor.executemany(_fill(template, self.vendor), rows)
+
+    def sql(self, template: str) -> str:
+        """Return the statement with the names of the tables filled in."""
+        return _fill(template, self.vendor)
+
+    @abstractmethod
+    def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
+        """Return a condition "``column`` is one of ``values``", and its one parameter."""
+
+    def uuid_param(self, value: uuid.UUID) -> Any:
+        """Return a UUID as a statement's parameter."""
+        return value
+
+    def read_uuid(self, value: Any) -> uuid.UUID:
+        """Return a UUID as a statement's result holds it."""
+        return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
+
+    @abstractmethod
+    def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
+        """Insert works and their pending starts; return the segment at which they are due."""
+
+    @abstractmethod
+    def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
+        """Insert running rows (work id, pool, lane, worker, due, started); return each work's token."""
+
+    # Time -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def clock_ms(self) -> float:
+        """Return the database's time in milliseconds since 1970."""
+
+    @property
+    @abstractmethod
+    def clock_ms_sql(self) -> str:
+        """SQL for the same."""
+
+    def segment(self) -> int:
+        """Return the segment that is now."""
+        return floor_segment(self.clock_ms())
+
+    @staticmethod
+    def moment(ms: float) -> datetime:
+        """Return a time of the database as Django's fields hold it: aware, or naive in TIME_ZONE without USE_TZ."""
+        aware = datetime.fromtimestamp(ms / 1000, UTC)
+        return aware if settings.USE_TZ else timezone.make_naive(aware, timezone.get_default_timezone())
+
+    def moment_param(self, ms: float) -> Any:
+        """Return a time of the database as a statement's parameter."""
+        return self.connection.ops.adapt_datetimefield_value(self.moment(ms))
+
+    # Transactions -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def private_connection(self, purpose: str) -> None:
+        """Replace this thread's connection by one of the pool's own: no Django pool, READ COMMITTED, short waits."""
+
+    @contextmanager
+    def fast_commit(self) -> Iterator[None]:
+        """A transaction that a crash of the server may undo: for hints only, never for an iteration."""
+        with transaction.atomic(using=self.using, durable=True):
+            yield
+
+    @contextmanager
+    @abstractmethod
+    def read_only(self) -> Iterator[None]:
+        """A transaction in which the database refuses to write."""
+        yield
+
+    def defer_constraints(self) -> None:
+        """Let deferred constraints wait again for the end of the transaction."""
+
+    def check_constraints(self) -> None:
+        """Check the deferred constraints now, where the database can."""
+
+    # Waking up and leading --------------------------------------------------------------------------------------
+
+    def notify(self, hints: Sequence[Hint]) -> None:
+        """Send hints to all processes, in a transaction of its own."""
+
+    @abstractmethod
+    def watch(self) -> Watch:
+        """Return this thread's watch on a new connection."""
+
+    def take_lead_lock(self) -> bool:
+        """Take the lock that the lead is, where it is one; return whether it is held."""
+        return True
+
+    def release_lead_lock(self) -> None:
+        """Give that lock up."""
+
+    def forget_worker(self, worker_id: int) -> None:
+        """Remove what a worker that is gone left outside of the tables."""
+
+
+def lock_rows(model: type[Model], using: str, *, nowait: bool = False, skip_locked: bool = False) -> Any:
+    """Return a queryset that locks the rows it reads (SQLite: its transaction holds the only writer's lock already)."""
+    return model._default_manager.using(using).select_for_update(nowait=nowait, skip_locked=skip_locked)

@@ -1,0 +1,208 @@
+"""SQLite: one host, one writer. Locks are flocks on files beside the database; changes are seen by PRAGMA data_version."""
+
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.utils import load_backend
+
+from ..segments import ceil_segment, floor_segment
+from .base import Database, Due, Hint, NewWork, Watch
+
+#: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
+POLL_BUSY, POLL_IDLE = 0.005, 0.05
+#: Seconds after a change during which the next one is expected.
+BUSY_FOR = 5.0
+#: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
+LOCK_TIMEOUT = 5.0
+
+_COLUMNS = (
+    "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, on_complete, on_complete_context, retry, canceled, callback_of, created"
+)
+
+
+class SQLite(Database):
+    """A SQLite file. Its clock is the host's, which is the process's."""
+
+    vendor = "sqlite"
+    kicks = False
+    leases = False
+    clock_ms_sql = "(julianday('now') - 2440587.5) * 86400000.0"
+
+    def __init__(self, using: str) -> None:
+        super().__init__(using)
+        self._lead_file: int | None = None
+
+    def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
+        return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps([v.hex if isinstance(v, uuid.UUID) else v for v in values])
+
+    def uuid_param(self, value: uuid.UUID) -> Any:
+        return value.hex
+
+    def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
+        now = self.clock_ms()
+        segment = max(due.segment, floor_segment(now))
+        if due.delay_ms is not None:
+            segment = max(segment, ceil_segment(now + due.delay_ms))
+        created = self.moment_param(now)
+        callback_of = new.callback_of.hex if new.callback_of else None
+        common = (new.pool, new.fn_type, new.func_path, new.name)
+        rest = (new.priority, 0, 0, new.on_complete, new.on_complete_context, new.retry, False, callback_of, created)
+        marks = ", ".join(["%s"] * 15)
+        self.execute_many(
+            "INSERT INTO {Work} (" + _COLUMNS + ") VALUES (" + marks + ")",
+            [(work_id.hex, *common, text, *rest) for work_id, text in zip(ids, arguments, strict=True)],
+        )
+        self.execute_many(
+            "INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment) VALUES (%s, %s, %s, %s, %s)",
+            [(work_id.hex, new.pool, new.lane, new.priority, segment) for work_id in ids],
+        )
+        return segment
+
+    def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
+        adapt = self.connection.ops.adapt_datetimefield_value
+        tokens = {}
+        for work_id, pool, lane, worker_id, due, started in rows:
+            ((token,),) = self.fetch(
+                "INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id",
+                (work_id.hex, pool, lane, worker_id, due, adapt(started)),
+            )
+            tokens[work_id] = int(token)
+        return tokens
+
+    def clock_ms(self) -> float:
+        return time.time() * 1000
+
+    def private_connection(self, purpose: str) -> None:
+        settings = deepcopy(connections[self.using].settings_dict)
+        # The pool's own transactions write: asking for the lock at the start is the way that waits instead of failing.
+        settings["OPTIONS"] = {**settings["OPTIONS"], "transaction_mode": "IMMEDIATE", "timeout": LOCK_TIMEOUT}
+        settings["CONN_MAX_AGE"] = None
+        old = connections[self.using]
+        connections[self.using] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.using)
+        old.close()
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        connection: Any = self.connection
+        mode = getattr(connection, "transaction_mode", None)
+        connection.transaction_mode = "DEFERRED"
+        try:
+            connection.ensure_connection()
+            connection.connection.execute("PRAGMA query_only = ON")
+            with transaction.atomic(using=self.using):
+                yield
+        finally:
+            connection.transaction_mode = mode
+            if connection.connection is not None:
+                connection.connection.execute("PRAGMA query_only = OFF")
+
+    # Locks ------------------------------------------------------------------------------------------------------
+
+    def _lock_path(self, name: str) -> str | None:
+        path = str(self.connection.settings_dict["NAME"])
+        if ":memory:" in path or "mode=memory" in path:
+            return None
+        return f"{path.removeprefix('file:').partition('?')[0]}-workpool-{name}"
+
+    def take_lead_lock(self) -> bool:
+        path = self._lock_path("lead")
+        if path is None or self._lead_file is not None:
+            return True
+        self._lead_file = _flock(path)
+        return self._lead_file is not None
+
+    def release_lead_lock(self) -> None:
+        if self._lead_file is not None:
+            os.close(self._lead_file)
+            self._lead_file = None
+
+    def forget_worker(self, worker_id: int) -> None:
+        path = self._lock_path(f"worker-{worker_id}")
+        if path is not None:
+            with suppress(OSError):
+                os.unlink(path)
+
+    def watch(self) -> Watch:
+        return SQLiteWatch(self)
+
+
+def _flock(path: str) -> int | None:
+    """Open ``path`` and lock it; return its descriptor, or None if somebody else holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+class SQLiteWatch(Watch):
+    """A flock a worker, and a look at the file's change counter every few milliseconds."""
+
+    def __init__(self, database: SQLite) -> None:
+        self.database = database
+        database.private_connection("watch")
+        self.files: dict[int, int] = {}
+        self.version: int | None = None
+        self.changed = time.monotonic()
+
+    def hold(self, worker_id: int) -> bool:
+        path = self.database._lock_path(f"worker-{worker_id}")
+        if path is None or worker_id in self.files:
+            return True
+        descriptor = _flock(path)
+        if descriptor is not None:
+            self.files[worker_id] = descriptor
+        return descriptor is not None
+
+    def held(self) -> set[int] | None:
+        prefix = self.database._lock_path("worker-")
+        if prefix is None:
+            return set(self.files)
+        folder, start = os.path.split(prefix)
+        names = [name for name in os.listdir(folder or ".") if name.startswith(start)]
+        workers = {int(name[len(start) :]) for name in names if name[len(start) :].isdigit()}
+        return {worker for worker in workers if worker in self.files or self._is_held(f"{prefix}{worker}")}
+
+    @staticmethod
+    def _is_held(path: str) -> bool:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            # Shared: two observers do not take each other for the owner.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+
+    def wait(self, timeout: float) -> list[Hint]:
+        end = time.monotonic() + timeout
+        while True:
+            ((version,),) = self.database.fetch("PRAGMA data_version")
+            now = time.monotonic()
+            if version != self.version:
+                self.version, self.changed = version, now
+                return [Hint("changed")]
+            if now >= end:
+                return []
+            time.sleep(min(end - now, POLL_BUSY if now - self.changed < BUSY_FOR else POLL_IDLE))
+
+    def close(self) -> None:
+        for descriptor in self.files.values():
+            os.close(descriptor)
+        self.files.clear()
+        with suppress(Exception):
+            self.database.connection.close()

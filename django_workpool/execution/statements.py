@@ -1,0 +1,91 @@
+"""What a statement does to the session it is sent through, read from its text.
+
+Only what outlives a function is looked for. A mistake in doubt is on the side of *changes the session*: it costs a new connection,
+nothing else. Functions and procedures of the database are not looked into.
+"""
+
+import re
+from enum import Flag
+from typing import Any
+
+
+class Effect(Flag):
+    """What a statement does to the session."""
+
+    NONE = 0
+    #: Something stays in the session: a setting, a role, a lock, a prepared statement, a temporary table, a cursor.
+    SESSION = 1
+    #: The transaction ends, behind Django's back.
+    TRANSACTION = 2
+
+
+#: Statements that begin so, and have none of the marks below, have no effect: almost all of them, so the test must be cheap.
+_PLAIN = ("select ", "insert ", "update ", "delete ", "savepoint ", "release ", "rollback to ", "begin")
+_MARKS = (";", "set_config", "advisory_lock", "get_lock", "setseed", "dblink_connect", "pg_temp", " temp", "\ttemp", "\ntemp")
+
+_BLANK = r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*+"
+
+_SESSION_STATEMENT = re.compile(
+    rf"""(?:\A|;){_BLANK}(?:
+        set\b(?!\s+(?:local|transaction|constraints)\b)
+      | (?:reset|discard|listen|unlisten|declare|load|do|call|use|attach|detach)\b
+      | prepare\b(?!\s+transaction\b)
+      | lock\s+tables\b
+      | create\s+(?:or\s+replace\s+)?(?:(?:global|local)\s+)?temp(?:orary)?\b
+      # Reading pragmas with an argument; all others with one change something.
+      | pragma\s+(?:\w+\s*\.\s*)?+(?!\w*(?:_check|_info|_xinfo|_list|integrity_check|data_version)\b)\w++\s*[=(]
+    )""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+_SESSION_CALL = re.compile(
+    r"""
+        # With "true" as its last argument it ends with the transaction.
+        \bset_config\s*\((?![^()]*,\s*'?(?:t|true)'?\s*\))
+      | \bpg_(?:try_)?advisory_lock(?:_shared)?\s*\(
+      | \b(?:get_lock|setseed)\s*\(
+      | \bdblink_connect
+      | \bpg_temp\b
+      | \binto\s+temp(?:orary)?\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# Only at the very beginning: behind a semicolon it may be the body of a trigger or of a DO block.
+_TRANSACTION_STATEMENT = re.compile(
+    rf"""\A{_BLANK}(?:
+        (?:commit|end|abort)\b(?!\s+prepared\b)
+      | rollback\b(?!(?:\s+(?:work|transaction))?\s+to\b)(?!\s+prepared\b)
+      | prepare\s+transaction\b
+    )""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+
+
+def effect_of(sql: Any, cursor: Any) -> Effect:
+    """Return what ``sql`` does to the session.
+
+    Args:
+        sql: a statement as Django's cursors take it: text, or an object of the driver's that composes one.
+        cursor: the driver's cursor, which such an object needs.
+    """
+    text = sql if isinstance(sql, str) else _composed(sql, cursor)
+    if text is None:
+        return Effect.SESSION
+    lowered = text.lower()
+    if lowered.startswith(_PLAIN) and not any(mark in lowered for mark in _MARKS):
+        return Effect.NONE
+    effect = Effect.NONE
+    if _SESSION_STATEMENT.search(text) or _SESSION_CALL.search(text):
+        effect |= Effect.SESSION
+    if _TRANSACTION_STATEMENT.match(text):
+        effect |= Effect.TRANSACTION
+    return effect
+
+
+def _composed(sql: Any, cursor: Any) -> str | None:
+    """Return the text of what is no str, or None."""
+    try:
+        if isinstance(sql, (bytes, bytearray)):
+            return sql.decode("utf-8", "replace")
+        return str(sql.as_string(cursor))
+    except Exception:
+        return None

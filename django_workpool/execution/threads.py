@@ -1,0 +1,188 @@
+"""Threads that run started works, each with an isolation of its own.
+
+One list for all threads: a thread that has ended a work takes the next one itself, without being woken, so a backlog costs no
+hand-over, and nothing waits behind a slow work while another thread is idle. Only idle threads are woken, each by one token.
+"""
+
+import contextvars
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+
+from ..types import Run
+from .isolation import Isolation, working_folder
+
+logger = logging.getLogger("django_workpool.execution")
+
+
+class ExecutorStopped(RuntimeError):
+    """The executor has been stopped and takes no more work."""
+
+
+class ThreadExecutor:
+    """Runs works on up to ``threads`` daemon threads, which are made when they are needed and then stay.
+
+    Args:
+        name: what the threads are called, with a number: "workpool" makes "workpool-1".
+        threads: the most that may run at once.
+        run: runs one work and completes it, on one of the threads, in an empty context. It is not supposed to raise.
+        on_crash: called on the same thread, with its connections restored, with what ``run`` raised nevertheless. The thread goes on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        run: Callable[[Run, Isolation], None],
+        on_crash: Callable[[Run, BaseException], None],
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads must be 1 or more, not {threads!r}")
+        self.name = name
+        self.threads = threads
+        self._run = run
+        self._on_crash = on_crash
+        self._home = working_folder()
+        # Guards all that follows. Nothing is called and nothing waited for while it is held, but for the start of a thread.
+        self._lock = threading.Lock()
+        self._waiting: deque[Run] = deque()
+        self._active: dict[int, tuple[Run, float]] = {}
+        self._live: set[threading.Thread] = set()
+        self._idle = 0
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._numbers = 0
+        self._stopped = False
+
+    @property
+    def live(self) -> int:
+        """How many threads there are."""
+        with self._lock:
+            return len(self._live)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        with self._lock:
+            return not self._waiting and not self._active
+
+    def active(self) -> dict[int, tuple[Run, float]]:
+        """Return what runs now: the run and when it began (monotonic clock, seconds), by the run's token."""
+        with self._lock:
+            return dict(self._active)
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        """Take ``runs``, all or none, and start them in this order as threads become free.
+
+        Raises:
+            ExecutorStopped: after ``stop``.
+            RuntimeError: there is no thread, and none could be started. Nothing was taken.
+        """
+        with self._lock:
+            if self._stopped:
+                raise ExecutorStopped(f"{self.name} has been stopped")
+            self._start_threads(len(runs) - self._idle)
+            self._waiting.extend(runs)
+            self._wake_threads(min(len(runs), self._idle))
+
+    def take_back(self) -> list[Run]:
+        """Return what has not begun, and forget it: it will not run."""
+        with self._lock:
+            runs = list(self._waiting)
+            self._waiting.clear()
+        return runs
+
+    def stop(self, timeout: float) -> bool:
+        """Begin nothing more, and wait until what runs has ended. What has not begun stays for ``take_back``.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether all threads have ended.
+        """
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            self._stopped = True
+            self._wake_threads(self._idle)
+            threads = [thread for thread in self._live if thread is not threading.current_thread()]
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+        with self._lock:
+            return not self._live
+
+    def _start_threads(self, wanted: int) -> None:
+        for _ in range(min(wanted, self.threads - len(self._live))):
+            self._numbers += 1
+            thread = threading.Thread(target=self._work, name=f"{self.name}-{self._numbers}", daemon=True)
+            self._live.add(thread)
+            try:
+                thread.start()
+            except BaseException as error:
+                if thread.ident is None:
+                    self._live.discard(thread)
+                if not self._live or not isinstance(error, (RuntimeError, MemoryError)):
+                    raise
+                logger.warning("%s goes on with %d of %d threads: %s", self.name, len(self._live), self.threads, error)
+                return
+
+    def _wake_threads(self, count: int) -> None:
+        self._idle -= count
+        for _ in range(count):
+            self._wake.put(None)
+
+    def _work(self) -> None:
+        try:
+            isolation = Isolation(self._home)
+            while self._step(isolation):
+                pass
+            isolation.close()
+        finally:
+            with self._lock:
+                self._live.discard(threading.current_thread())
+
+    def _step(self, isolation: Isolation) -> bool:
+        """Run the next work, or wait for a token; False when it is time to end. Whatever is raised, the thread goes on."""
+        try:
+            with self._lock:
+                if self._stopped:
+                    return False
+                if self._waiting:
+                    run = self._waiting.popleft()
+                    self._active[run.token] = (run, time.monotonic())
+                else:
+                    run = None
+                    self._idle += 1
+            if run is None:
+                self._wake.get()
+            else:
+                self._run_one(run, isolation)
+        except BaseException:
+            with suppress(BaseException):
+                logger.exception("%s: a thread was disturbed and goes on.", self.name)
+        return True
+
+    def _run_one(self, run: Run, isolation: Isolation) -> None:
+        try:
+            contextvars.Context().run(self._run, run, isolation)
+        except BaseException as error:
+            with suppress(BaseException):
+                isolation.end()
+            report_crash(self._on_crash, run, error)
+        finally:
+            with suppress(BaseException):
+                isolation.end()
+            with self._lock:
+                self._active.pop(run.token, None)
+
+
+def report_crash(on_crash: Callable[[Run, BaseException], None], run: Run, error: BaseException) -> None:
+    """Tell of what an executor's ``run`` raised. Never raises."""
+    try:
+        on_crash(run, error)
+    except BaseException:
+        with suppress(BaseException):
+            logger.exception("work %s: its run %d crashed, and could not be reported.", run.work_id, run.token)

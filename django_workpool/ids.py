@@ -1,0 +1,29 @@
+"""Identifiers of work: UUIDs of version 7, made by the client."""
+
+import os
+import time
+import uuid
+
+
+def new_work_id() -> uuid.UUID:
+    """Return a new UUIDv7 (RFC 9562): sortable by its time, and not guessable.
+
+    The twelve bits after the version hold the fraction of the millisecond (method 3 of section 6.2), so that the ids of
+    one process sort in the order they were made.
+    """
+    ms, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = (rest << 12) // 1_000_000
+    random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
+    return uuid.UUID(int=(ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
+
+
+def parse_work_id(value: object) -> uuid.UUID | None:
+    """Return ``value`` as a UUID, or None if it is not one (a string of another form, a number, ...)."""
+    if isinstance(value, uuid.UUID):
+        return value
+    if isinstance(value, str):
+        try:
+            return uuid.UUID(value)
+        except ValueError:
+            return None
+    return None

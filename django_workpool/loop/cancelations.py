@@ -1,0 +1,113 @@
+"""Phase (b): work off the wishes to cancel, a page of works an iteration.
+
+Work that waits ends as canceled. Work that runs is marked: it goes on, and is never started, retried or returned again.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.models import F
+
+from ..models import PendingCancelation, PendingStart, Work
+from ..settle import LockedWork, lock_works
+from ..types import Lane
+from . import retries
+from .memory import BEGINNING
+
+if TYPE_CHECKING:
+    from .iteration import Iteration
+
+#: Works canceled in one iteration, so that starts and completions go on beside a cancelation of many.
+PAGE = 64
+
+
+class Wish(NamedTuple):
+    """A pending cancelation: of one work, or (``work_id`` None) of all up to a time."""
+
+    id: int
+    segment: int
+    work_id: uuid.UUID | None
+
+
+def cancel(it: "Iteration") -> None:
+    """Work off one page of pending cancelations."""
+    cursor = it.memory.cancelations
+    rows = it.db.fetch(
+        "SELECT id, segment, work_id FROM {PendingCancelation} WHERE pool = %s AND (segment, id) > (%s, %s) "
+        f"ORDER BY segment, id LIMIT {PAGE}",
+        [it.pool, *cursor.start(it.depth)],
+    )
+    if not rows:
+        return
+    wishes = [Wish(row[0], row[1], it.db.read_uuid(row[2]) if row[2] is not None else None) for row in rows]
+    it.again |= len(wishes) == PAGE
+    single = [wish for wish in wishes if wish.work_id is not None]
+    done = _cancel_single(it, single)
+    for wish in wishes:
+        if wish.work_id is None and len(single) < PAGE:
+            done += _cancel_page(it, wish)
+            break
+    PendingCancelation.objects.using(it.db.using).filter(id__in=[wish.id for wish in done]).delete()
+    if len(done) == len(wishes):
+        it.advances.append((cursor, (wishes[-1].segment, wishes[-1].id)))
+
+
+def _cancel_single(it: "Iteration", wishes: Sequence[Wish]) -> list[Wish]:
+    """Cancel works by id; return the wishes that are worked off (a locked work waits for the next iteration)."""
+    if not wishes:
+        return []
+    ids = {wish.work_id for wish in wishes if wish.work_id is not None}
+    works = lock_works(it.db.using, ids, skip_locked=True)
+    stay = retries.locked(it, [work_id for work_id in ids if work_id not in works])
+    end_or_mark(it, list(works.values()))
+    return [wish for wish in wishes if wish.work_id not in stay]
+
+
+def end_or_mark(it: "Iteration", works: Sequence[LockedWork]) -> None:
+    """End the works that do not run as canceled, mark the others. Callback work is never canceled."""
+    works = [work for work in works if work.callback_of is None]
+    if not works:
+        return
+    runs = [work for work in works if it.is_running(work.id)]
+    waits = [work for work in works if not it.is_running(work.id)]
+    PendingStart.objects.using(it.db.using).filter(work_id__in=[work.id for work in works]).delete()
+    retries.end_canceled(it, waits)
+    if runs:
+        Work.objects.using(it.db.using).filter(id__in=[work.id for work in runs]).update(canceled=True)
+
+
+def _cancel_page(it: "Iteration", wish: Wish) -> list[Wish]:
+    """Cancel one page of the works that a cancel_all covers; return the wish if nothing is left of it.
+
+    The page moves through the pending starts from the beginning; what the end finds passed over (locked) starts it again.
+    """
+    position, passed = it.memory.pages.get(wish.id, (BEGINNING, False))
+    covers = PendingCancelation.objects.using(it.db.using).filter(id=wish.id).values("created_up_to")
+    up_to = covers[0]["created_up_to"]
+    rows = it.db.fetch(
+        "SELECT s.segment, s.id, s.work_id FROM {PendingStart} s WHERE s.pool = %s AND s.lane = %s AND (s.segment, s.id) > (%s, %s) "
+        f"ORDER BY s.segment, s.id LIMIT {PAGE}",
+        [it.pool, Lane.WORK, *position],
+    )
+    covered = set(
+        Work.objects.using(it.db.using)
+        .filter(id__in=[it.db.read_uuid(row[2]) for row in rows], created__lte=up_to, callback_of=None)
+        .values_list("id", flat=True)
+    )
+    runs = [one.work_id for one in it.memory.running.values() if one.lane == Lane.WORK and it.is_running(one.work_id)]
+    marked = Work.objects.using(it.db.using).filter(id__in=runs, canceled=False, created__lte=up_to).order_by(F("id"))
+    wanted = covered | set(marked.values_list("id", flat=True)[:PAGE])
+    works = lock_works(it.db.using, wanted, skip_locked=True)
+    end_or_mark(it, list(works.values()))
+    passed = passed or len(works) < len(wanted)
+    if len(rows) == PAGE:
+        it.again = True
+        it.pages[wish.id] = ((rows[-1][0], rows[-1][1]), passed)
+        return []
+    if passed or len(wanted) >= PAGE:
+        it.again = it.again or not passed
+        it.pages[wish.id] = (BEGINNING, False)
+        return []
+    it.pages[wish.id] = None
+    return [wish]

@@ -1,0 +1,159 @@
+"""The live workers, as the leader knows them: who has room for which function."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .. import serialization
+from ..models import FunctionSet, Worker
+from ..types import Lane
+from .memory import Running
+
+#: Seconds after which the workers' rows are read again without a hint.
+REFRESH_EVERY = 1.0
+#: Callback works that one worker takes at once: they have threads of their own, so that long actions do not keep them waiting.
+CALLBACK_CAPACITY = 4
+
+
+class Room(Enum):
+    """Where in a worker a function runs: each has a capacity of its own."""
+
+    THREAD = "thread"
+    COROUTINE = "coroutine"
+    CALLBACK = "callback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """A worker's row."""
+
+    id: int
+    name: str
+    process: uuid.UUID
+    capacity: Mapping[Room, int]
+    #: None: all pools.
+    pools: frozenset[str] | None
+    #: Dotted path -> kind, ":async" behind it for coroutines.
+    functions: Mapping[str, str]
+    accepting: bool
+
+    def serves(self, pool: str) -> bool:
+        """Return whether it takes works of the pool."""
+        return self.accepting and (self.pools is None or pool in self.pools)
+
+    def room_for(self, lane: int, path: str) -> Room:
+        """Return where a function of this worker runs."""
+        if lane == Lane.CALLBACK:
+            return Room.CALLBACK
+        return Room.COROUTINE if self.functions.get(path, "").endswith(":async") else Room.THREAD
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All workers that have a row, how full each is, and which were seen dead."""
+
+    #: The worker in this process: it wins ties, as its works need no message.
+    own: int | None = None
+    workers: dict[int, WorkerInfo] = field(default_factory=dict)
+    load: Counter[tuple[int, Room]] = field(default_factory=Counter)
+    #: Observed deaths; see execution.liveness.
+    dead: set[int] = field(default_factory=set)
+    refreshed: float = float("-inf")
+    _sets: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def refresh(self, using: str, *, now: bool = False) -> bool:
+        """Read the workers' rows, if they were not read just now; return whether one has come, gone or changed."""
+        if not now and time.monotonic() - self.refreshed < REFRESH_EVERY:
+            return False
+        rows = list(Worker.objects.using(using).all())
+        unknown = {row.function_set for row in rows if row.function_set} - set(self._sets)
+        for digest, functions in FunctionSet.objects.using(using).filter(digest__in=unknown).values_list("digest", "functions"):
+            self._sets[digest] = serialization.decode(functions)
+        old, self.workers = self.workers, {row.id: self._info(row) for row in rows}
+        self.dead &= set(self.workers)
+        self.refreshed = time.monotonic()
+        return old != self.workers
+
+    def _info(self, row: Worker) -> WorkerInfo:
+        pools = serialization.decode(row.pools)
+        functions = self._sets.get(row.function_set, {})
+        # Without coroutine functions there is no use for their room, and nothing to look for behind works that wait for a thread.
+        coroutines = row.async_capacity if any(kind.endswith(":async") for kind in functions.values()) else 0
+        capacity = {Room.THREAD: row.capacity, Room.COROUTINE: coroutines, Room.CALLBACK: CALLBACK_CAPACITY}
+        return WorkerInfo(
+            id=row.id,
+            name=f"{row.host}:{row.pid}",
+            process=row.process,
+            capacity=capacity,
+            pools=None if pools is None else frozenset(pools),
+            functions=functions,
+            accepting=row.accepting,
+        )
+
+    def name(self, worker_id: int) -> str:
+        """Return a worker's name for people."""
+        worker = self.workers.get(worker_id)
+        return worker.name if worker else f"worker {worker_id}"
+
+    def is_lost(self, worker_id: int) -> bool:
+        """Return whether nothing that this worker runs will ever be completed: it was seen dead, or has no row any more."""
+        return worker_id in self.dead or worker_id not in self.workers
+
+    def serving(self, pool: str) -> list[WorkerInfo]:
+        """Return the live workers of a pool."""
+        return [one for one in self.workers.values() if one.serves(pool) and one.id not in self.dead]
+
+    def recount(self, running: Iterable[Running]) -> None:
+        """Count anew how full each worker is, from all running rows."""
+        self.load = Counter(self._place(one) for one in running)
+
+    def _place(self, one: Running) -> tuple[int, Room]:
+        worker = self.workers.get(one.worker_id)
+        room = worker.room_for(one.lane, one.func_path) if worker else Room.THREAD
+        return one.worker_id, room
+
+    def add(self, one: Running, by: int = 1) -> None:
+        """Note a start (or an end, ``by`` −1)."""
+        self.load[self._place(one)] += by
+
+
+class Placement:
+    """The places of one iteration: hands out room that its commit will take."""
+
+    def __init__(self, fleet: Fleet, pool: str) -> None:
+        self.fleet = fleet
+        self.workers = fleet.serving(pool)
+        self.taken: Counter[tuple[int, Room]] = Counter()
+
+    def known(self, path: str) -> bool:
+        """Return whether any live worker of the pool knows the function."""
+        return any(path in worker.functions for worker in self.workers)
+
+    def free(self, worker: WorkerInfo, room: Room) -> int:
+        """Return how many more of a kind a worker takes."""
+        return worker.capacity[room] - self.fleet.load[worker.id, room] - self.taken[worker.id, room]
+
+    def has_room(self, lane: Lane) -> bool:
+        """Return whether any worker has room for anything of the lane."""
+        rooms = (Room.CALLBACK,) if lane is Lane.CALLBACK else (Room.THREAD, Room.COROUTINE)
+        return any(self.free(worker, room) > 0 for worker in self.workers for room in rooms)
+
+    def take(self, lane: int, path: str) -> int | None:
+        """Take a place for a function with the least loaded worker that knows it; None if none of them has room."""
+        best: tuple[float, bool, int] | None = None
+        for worker in self.workers:
+            if path not in worker.functions:
+                continue
+            room = worker.room_for(lane, path)
+            free = self.free(worker, room)
+            if free > 0:
+                rank = (free / worker.capacity[room], worker.id == self.fleet.own, worker.id)
+                best = rank if best is None else max(best, rank)
+        if best is None:
+            return None
+        worker = next(one for one in self.workers if one.id == best[2])
+        self.taken[worker.id, worker.room_for(lane, path)] += 1
+        return worker.id

@@ -1,0 +1,109 @@
+"""What goes back to the queue: retries after their backoff, returns at once; canceled work ends instead."""
+
+import random
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ..models import PendingStart
+from ..segments import ceil_segment
+from ..settle import LockedWork, Settlement, canceled, lock_works, retry_behavior, settle
+from ..types import FnType, Follow, Lane, RetryBehavior
+
+if TYPE_CHECKING:
+    from .completions import Ended
+    from .iteration import Iteration
+
+_MS = timedelta(milliseconds=1)
+
+
+def backoff_ms(behavior: RetryBehavior, attempts: int, jitter: float | None = None) -> float:
+    """Return the wait after ``attempts`` failed attempts, in milliseconds: exponential, jittered, then capped.
+
+    Args:
+        behavior: The work's retry behaviour.
+        attempts: How many have failed, 1 or more.
+        jitter: A factor in [0.5, 1.5); drawn if left out.
+    """
+    cap, first = behavior.max_backoff / _MS, behavior.initial_backoff / _MS
+    factor = random.uniform(0.5, 1.5) if jitter is None else jitter
+    try:
+        wait = first * float(behavior.base) ** (attempts - 1)
+    except OverflowError:
+        wait = cap if first else 0.0
+    return max(0.0, min(wait * factor, cap))
+
+
+def send_back(it: "Iteration", ended: Sequence["Ended"]) -> set[uuid.UUID]:
+    """Queue the works of completions that go back.
+
+    Returns:
+        Those whose work is locked by somebody: their completions wait for the next iteration.
+    """
+    if not ended:
+        return set()
+    ids = [one.work_id for one in ended]
+    works = lock_works(it.db.using, ids, skip_locked=True)
+    over = is_over(it, works)
+    for one in ended:
+        work = works.get(one.work_id)
+        if work is None:
+            continue
+        if one.follow == Follow.RETRY:
+            count_retry(it, work, ended=one.work_id in over)
+    end_canceled(it, [works[work_id] for work_id in over])
+    back = [(works[one.work_id], one.follow == Follow.RETRY) for one in ended if one.work_id in works and one.work_id not in over]
+    queue(it, back)
+    return locked(it, [work_id for work_id in ids if work_id not in works])
+
+
+def locked(it: "Iteration", missing: list[uuid.UUID]) -> set[uuid.UUID]:
+    """Return which of the works that could not be locked are there: the others are gone."""
+    if not missing:
+        return set()
+    among, param = it.db.among("id", missing)
+    return {it.db.read_uuid(work_id) for (work_id,) in it.db.fetch(f"SELECT id FROM {{Work}} WHERE {among}", [param])}
+
+
+def is_over(it: "Iteration", works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
+    """Return the works that must not run again: canceled, or a cancelation (or a cancel_all that covers them) waits."""
+    ids = list(works)
+    if not ids:
+        return []
+    among, param = it.db.among("w.id", ids)
+    rows = it.db.fetch(
+        f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND (w.canceled OR EXISTS (SELECT 1 FROM {{PendingCancelation}} c "
+        "WHERE c.work_id = w.id OR (c.pool = w.pool AND c.created_up_to >= w.created)))",
+        [param],
+    )
+    return [it.db.read_uuid(work_id) for (work_id,) in rows]
+
+
+def count_retry(it: "Iteration", work: LockedWork, *, ended: bool) -> None:
+    """Count a failed attempt that is followed by another one, or would have been."""
+    if work.fn_type != FnType.CALLBACK:
+        it.report.completed += 1
+        it.report.retries += not ended
+
+
+def end_canceled(it: "Iteration", works: Sequence[LockedWork]) -> None:
+    """End works as canceled: they never run again, and their on_complete becomes callback work."""
+    if not works:
+        return
+    settle(it.db, [Settlement(work=work, verdict=canceled(work)) for work in works], it.now_ms)
+    it.report.canceled += len(works)
+    for work in works:
+        it.emit("completed", "INFO", work_id=work.id, name=work.name, status="canceled", attempts=work.attempts)
+
+
+def queue(it: "Iteration", works: Sequence[tuple[LockedWork, bool]]) -> None:
+    """Insert pending starts: after the backoff where it is a retry, now otherwise."""
+    rows = []
+    for work, is_retry in works:
+        behavior = (retry_behavior(work) or RetryBehavior()) if is_retry else None
+        segment = ceil_segment(it.now_ms + backoff_ms(behavior, work.attempts)) if behavior else it.now
+        lane = Lane.CALLBACK if work.fn_type == FnType.CALLBACK else Lane.WORK
+        rows.append(PendingStart(work_id=work.id, pool=work.pool, lane=lane, priority=work.priority, segment=segment))
+    # A row that is there already is the wish that this one would be.
+    PendingStart.objects.using(it.db.using).bulk_create(rows, ignore_conflicts=True)

@@ -1,0 +1,244 @@
+"""Phase (d): start due work by priority, then age, as much as there is spare capacity and room in the workers."""
+
+import uuid
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import conf
+from ..models import PendingStart, Work
+from ..segments import SECOND
+from ..settle import Settlement, Verdict, canceled, lock_works, settle
+from ..types import MAX_PRIORITY, MIN_PRIORITY, Failure, FnType, Follow, Lane, ResultKind, Run
+from .fleet import Placement
+from .memory import BUFFER, Cursor, Depth, Position, Running
+
+if TYPE_CHECKING:
+    from .iteration import Iteration
+
+#: Works started in one iteration.
+BATCH = 256
+#: Rows passed over at the head of a queue (all workers that know them are full) in search of one that can be placed.
+PASSED_MAX = 200
+#: Wait of work that no live worker knows: short at first, as a worker may just not have imported its module yet.
+HOLD_FIRST, HOLD = SECOND // 2, 5 * SECOND
+
+_PRIORITIES = ", ".join(f"({priority})" for priority in range(MIN_PRIORITY, MAX_PRIORITY + 1))
+
+
+class Due(NamedTuple):
+    """A due pending start and its work (``fn_type`` None: the work is gone)."""
+
+    id: int
+    segment: int
+    work_id: uuid.UUID
+    fn_type: str | None
+    func_path: str
+    name: str
+    arguments: str
+    attempts: int
+    on_complete: str
+    retry: str
+    canceled: bool
+    held: bool
+    #: A cancelation of it, or a cancel_all that covers it, waits.
+    waived: bool
+
+    @property
+    def position(self) -> Position:
+        """Its place in the queue."""
+        return self.segment, self.id
+
+
+def start(it: "Iteration") -> None:
+    """Start a batch of each lane, and find out what is due next."""
+    placement = Placement(it.fleet, it.pool)
+    queues = _queues(it)
+    room = BATCH
+    for lane in (Lane.CALLBACK, Lane.WORK):
+        for priority in sorted((p for one, p in queues if one == lane), reverse=True):
+            if it.spare(lane) <= 0 or not placement.has_room(lane) or room <= 0:
+                break
+            room -= _start_queue(it, lane, priority, placement, min(room, it.spare(lane)))
+    it.again |= room <= 0
+    it.saturated = it.spare(Lane.WORK) <= 0 or not placement.has_room(Lane.WORK)
+    _look_ahead(it)
+
+
+def _queues(it: "Iteration") -> set[tuple[int, int]]:
+    """Return the (lane, priority) pairs that have, or lately had, something due.
+
+    Each is found by a probe with equality on lane and priority: a scan over all priorities would walk their far-future rows.
+    """
+    if it.depth is Depth.EXACT:
+        return it.memory.active
+    since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
+    found = it.db.fetch(
+        f"WITH lane(value) AS (VALUES (0), (1)), priority(value) AS (VALUES {_PRIORITIES}) "
+        "SELECT lane.value, priority.value FROM lane, priority WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
+        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s)",
+        [it.pool, since, it.now],
+    )
+    due = {(int(lane), int(priority)) for lane, priority in found}
+    it.memory.active = due if it.depth is Depth.BEHIND else it.memory.active | due
+    return it.memory.active
+
+
+def _start_queue(it: "Iteration", lane: Lane, priority: int, placement: Placement, most: int) -> int:
+    """Start at most ``most`` works of one queue; return how many."""
+    cursor = it.memory.starts.get((lane, priority))
+    if cursor is None:
+        cursor = it.new_starts[lane, priority] = Cursor()
+    position, begun, passed = cursor.start(it.depth), 0, 0
+    while begun < most:
+        rows = _read(it, lane, priority, position, min(most - begun + passed, BATCH))
+        if not rows:
+            break
+        started, left = _start_rows(it, lane, rows, placement, most - begun)
+        begun += started
+        if passed == 0:
+            worked = [row.position for row in rows if row.id not in left]
+            first_left = min((row.position for row in rows if row.id in left), default=None)
+            done = [one for one in worked if first_left is None or one < first_left]
+            if done:
+                it.advances.append((cursor, max(done)))
+        passed += len(left)
+        position = rows[-1].position
+        if passed > PASSED_MAX or (left and not placement.has_room(lane)):
+            break
+    return begun
+
+
+def _read(it: "Iteration", lane: Lane, priority: int, after: Position, limit: int) -> list[Due]:
+    rows = it.db.fetch(
+        "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.canceled, "
+        "w.held_since IS NOT NULL, w.callback_of IS NULL AND (EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = s.work_id) OR "
+        "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = s.pool AND c.created_up_to >= w.created)) "
+        "FROM {PendingStart} s LEFT JOIN {Work} w ON w.id = s.work_id WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
+        f"AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT {limit}",
+        [it.pool, lane, priority, *after, it.now],
+    )
+    return [Due(row[0], row[1], it.db.read_uuid(row[2]), *row[3:]) for row in rows]
+
+
+def _start_rows(it: "Iteration", lane: Lane, rows: list[Due], placement: Placement, most: int) -> tuple[int, set[int]]:
+    """Start what can be; return how many, and the ids of the rows that stay as they are."""
+    chosen: list[tuple[Due, int]] = []
+    drop, over, unknown, left = [], [], [], set()
+    for row in rows:
+        if row.fn_type is None or it.is_running(row.work_id):
+            drop.append(row)
+        elif row.canceled:
+            over.append(row)
+        elif row.waived:
+            # The cancelation that waits will delete it.
+            continue
+        elif placement.workers and not placement.known(row.func_path):
+            unknown.append(row)
+        elif len(chosen) < most and (worker_id := placement.take(lane, row.func_path)) is not None:
+            chosen.append((row, worker_id))
+        else:
+            left.add(row.id)
+    left |= _end_over(it, over) | _hold(it, unknown)
+    _delete(it, drop + [row for row, _ in chosen])
+    _insert(it, lane, chosen)
+    return len(chosen), left
+
+
+def _delete(it: "Iteration", rows: list[Due]) -> None:
+    if rows:
+        among, param = it.db.among("id", [row.id for row in rows])
+        it.db.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
+
+
+def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
+    if not chosen:
+        return
+    held = [row.work_id for row, _ in chosen if row.held]
+    if held:
+        Work.objects.using(it.db.using).filter(id__in=held).update(held_since=None)
+    now = it.db.moment(it.now_ms)
+    tokens = it.db.insert_running([(row.work_id, it.pool, lane, worker_id, row.segment, now) for row, worker_id in chosen])
+    for row, worker_id in chosen:
+        token = tokens[row.work_id]
+        running = Running(token=token, work_id=row.work_id, lane=lane, worker_id=worker_id, func_path=row.func_path, started_ms=it.now_ms)
+        it.started.append(running)
+        it.runs.setdefault(worker_id, []).append(
+            Run(
+                token=token,
+                work_id=row.work_id,
+                pool=it.pool,
+                fn_type=FnType(row.fn_type),
+                func_path=row.func_path,
+                name=row.name,
+                arguments=row.arguments,
+                attempts=row.attempts,
+                has_callback=row.on_complete != "",
+                retryable=row.retry != "",
+                started=now,
+            )
+        )
+        it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=max(0, round(it.now_ms - row.segment * 100)))
+
+
+def _end_over(it: "Iteration", rows: list[Due]) -> set[int]:
+    """End canceled work that was found waiting; return the rows of locked work."""
+    return _end(it, rows, {row.work_id: None for row in rows})
+
+
+def _end(it: "Iteration", rows: list[Due], failures: dict[uuid.UUID, Failure | None]) -> set[int]:
+    if not rows:
+        return set()
+    works = lock_works(it.db.using, failures, skip_locked=True)
+    settlements = []
+    for work_id, work in works.items():
+        failure = failures[work_id]
+        verdict = canceled(work) if failure is None else Verdict(
+            follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure
+        )
+        settlements.append(Settlement(work=work, verdict=verdict))
+        status = verdict.kind.value
+        if work.fn_type != FnType.CALLBACK:
+            it.report.canceled += failure is None
+            it.report.completed += failure is not None
+            it.report.failed += failure is not None
+        it.emit("completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts)
+    settle(it.db, settlements, it.now_ms)
+    _delete(it, [row for row in rows if row.work_id in works])
+    return {row.id for row in rows if row.work_id not in works}
+
+
+def _hold(it: "Iteration", rows: list[Due]) -> set[int]:
+    """Put work back that no live worker knows; end what has been held too long. Return the rows of locked work."""
+    if not rows:
+        return set()
+    using = it.db.using
+    since = dict(Work.objects.using(using).filter(id__in=[row.work_id for row in rows], held_since__isnull=False).values_list("id", "held_since"))
+    settings = conf.pools().get(it.pool)
+    hold_ms = (settings.hold if settings else conf.DEFAULT_HOLD).total_seconds() * 1000
+    first = [row for row in rows if row.work_id not in since]
+    expired = [row for row in rows if row.work_id in since and it.now_ms - since[row.work_id].timestamp() * 1000 >= hold_ms]
+    again = [row for row in rows if row.work_id in since and row not in expired]
+    if first:
+        Work.objects.using(using).filter(id__in=[row.work_id for row in first]).update(held_since=it.db.moment(it.now_ms))
+        for row in first:
+            it.emit("held", "WARN", work_id=row.work_id, name=row.name, path=row.func_path)
+    _put_back(it, first, min(HOLD_FIRST, int(hold_ms // 100) + 1))
+    _put_back(it, again, min(HOLD, int(hold_ms // 100) + 1))
+    text = "no live worker knows the function {}: it was renamed or removed, or its module cannot be imported"
+    failures = {
+        row.work_id: Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text.format(row.func_path)) for row in expired
+    }
+    return _end(it, expired, dict(failures))
+
+
+def _put_back(it: "Iteration", rows: list[Due], segments: int) -> None:
+    PendingStart.objects.using(it.db.using).filter(id__in=[row.id for row in rows]).update(segment=it.now + segments)
+
+
+def _look_ahead(it: "Iteration") -> None:
+    """Find the next segment at which anything is due."""
+    due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
+    ((work, callback),) = it.db.fetch(
+        f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",
+        [it.pool, it.now] * 2,
+    )
+    it.next_segment = min((segment for segment in (work, callback) if segment is not None), default=None)

@@ -1,0 +1,358 @@
+"""The tables. Each docstring is the table's contract: who inserts, changes and deletes its rows.
+
+The names after *Inserted by*, *Changed by* and *Deleted by* are modules of this package; a test reads the code
+and holds it to them. All tables are private: use the functions of the package, the admin and the commands.
+"""
+
+import uuid
+
+from django.db import models
+
+from .types import CallbackState, FnType, Follow, Lane, LoopState, ResultKind
+
+POOL_LENGTH = 100
+PATH_LENGTH = 500
+NAME_LENGTH = 500
+
+
+def _choices(enum: type[FnType] | type[Follow] | type[LoopState] | type[ResultKind] | type[CallbackState]) -> list[tuple[str, str]]:
+    return [(member.value, member.value) for member in enum]
+
+
+LANES = [(Lane.WORK.value, "work"), (Lane.CALLBACK.value, "callback")]
+
+
+class Globals(models.Model):
+    """The live configuration of a pool.
+
+    Inserted by: pools
+    Changed by: pools
+    Deleted by: -
+    """
+
+    pool = models.CharField(max_length=POOL_LENGTH, primary_key=True)
+    max_parallelism = models.PositiveIntegerField(help_text="Works that may run at once over all processes; 0 pauses the pool.")
+    log_level = models.CharField(max_length=10, blank=True, default="", help_text="Empty: WORKPOOL_LOG_LEVEL, else REPORT.")
+
+    class Meta:
+        verbose_name = "pool configuration"
+
+    def __str__(self) -> str:
+        return self.pool
+
+
+class InternalState(models.Model):
+    """The main loop's own state of a pool: its row is the fence, its generation the fencing token.
+
+    Inserted by: pools
+    Changed by: runner.lead, loop.state
+    Deleted by: -
+    """
+
+    pool = models.CharField(max_length=POOL_LENGTH, primary_key=True)
+    generation = models.BigIntegerField(default=0, help_text="Raised by each take-over: what Raft calls a term.")
+    #: JSON text: for each lane and priority the (segment, id) of the last row started.
+    incoming_cursor = models.TextField(default="{}")
+    completion_cursor = models.BigIntegerField(default=0)
+    cancelation_cursor = models.BigIntegerField(default=0)
+    last_recovery = models.BigIntegerField(default=0)
+    completed = models.BigIntegerField(default=0)
+    succeeded = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    retries = models.BigIntegerField(default=0)
+    canceled = models.BigIntegerField(default=0)
+    last_report = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "internal state"
+
+    def __str__(self) -> str:
+        return self.pool
+
+
+class RunStatus(models.Model):
+    """What the main loop does with a pool now: read by kicks, which it makes unnecessary.
+
+    Inserted by: pools
+    Changed by: loop.status
+    Deleted by: -
+    """
+
+    pool = models.CharField(max_length=POOL_LENGTH, primary_key=True)
+    state = models.CharField(max_length=10, choices=_choices(LoopState), default=LoopState.IDLE.value)
+    segment = models.BigIntegerField(default=0, help_text="When the loop comes back by itself, if it is scheduled.")
+    saturated = models.BooleanField(default=False, help_text="Nothing more can be placed now: enqueue need not kick.")
+    generation = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "run status"
+        verbose_name_plural = "run statuses"
+
+    def __str__(self) -> str:
+        return f"{self.pool}: {self.state}"
+
+
+class Lead(models.Model):
+    """The lease of the one process that leads: a single row.
+
+    Inserted by: pools
+    Changed by: runner.lead
+    Deleted by: -
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    owner = models.UUIDField(null=True)
+    term = models.BigIntegerField(default=0)
+    expires = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"term {self.term}"
+
+
+class Work(models.Model):
+    """One piece of work that has not ended: a call of a registered function.
+
+    ``attempts`` counts the *completed* attempts; the running one, if any, is number ``attempts + 1``.
+
+    Inserted by: client, settle
+    Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.starts (held_since)
+    Deleted by: settle
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    fn_type = models.CharField(max_length=10, choices=_choices(FnType))
+    func_path = models.CharField(max_length=PATH_LENGTH)
+    name = models.CharField(max_length=NAME_LENGTH)
+    #: JSON text, so that every database gives back exactly what it was given.
+    arguments = models.TextField()
+    priority = models.SmallIntegerField(default=0)
+    attempts = models.BigIntegerField(default=0)
+    returns = models.BigIntegerField(default=0)
+    held_since = models.DateTimeField(null=True, blank=True)
+    on_complete = models.CharField(max_length=PATH_LENGTH, blank=True, default="")
+    on_complete_context = models.TextField(default="null")
+    #: JSON text of a RetryBehavior; empty: a failed attempt is final.
+    retry = models.TextField(blank=True, default="")
+    canceled = models.BooleanField(default=False)
+    #: For callback work: the finished work whose on_complete it is.
+    callback_of = models.UUIDField(null=True, blank=True)
+    created = models.DateTimeField()
+
+    class Meta:
+        verbose_name = "work"
+        verbose_name_plural = "work"
+        indexes = [
+            # Almost always empty: which paths no live worker knows.
+            models.Index("func_path", name="workpool_work_held", condition=models.Q(held_since__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"
+
+
+class PendingStart(models.Model):
+    """A work that waits to be started, at its segment.
+
+    Inserted by: client, settle, loop.retries
+    Changed by: loop.starts (segment, of held work)
+    Deleted by: loop.starts, loop.cancelations
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    work_id = models.UUIDField(unique=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    lane = models.PositiveSmallIntegerField(choices=LANES, default=Lane.WORK.value)
+    priority = models.SmallIntegerField(default=0)
+    segment = models.BigIntegerField()
+
+    class Meta:
+        indexes = [
+            models.Index("pool", "lane", "priority", "segment", "id", name="workpool_start_due"),
+            models.Index("pool", "lane", "segment", name="workpool_start_next"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.work_id)
+
+
+class PendingCompletion(models.Model):
+    """An attempt that has ended, until the loop frees its slot.
+
+    Inserted by: complete
+    Changed by: -
+    Deleted by: loop.completions
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    work_id = models.UUIDField(unique=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    segment = models.BigIntegerField()
+    kind = models.CharField(max_length=10, choices=_choices(ResultKind), help_text="Of the attempt.")
+    follow = models.CharField(max_length=10, choices=_choices(Follow))
+
+    class Meta:
+        indexes = [models.Index("pool", "segment", "id", name="workpool_completion_due")]
+
+    def __str__(self) -> str:
+        return str(self.work_id)
+
+
+class PendingCancelation(models.Model):
+    """A wish to cancel one work, or all works of the pool created up to a time.
+
+    Inserted by: client
+    Changed by: -
+    Deleted by: loop.cancelations
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    segment = models.BigIntegerField()
+    work_id = models.UUIDField(null=True)
+    created_up_to = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index("pool", "segment", "id", name="workpool_cancelation_due"),
+            models.Index("work_id", name="workpool_cancelation_work"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.work_id or f"all up to {self.created_up_to}")
+
+
+class RunningWork(models.Model):
+    """A started work: what the limit counts. Its id is the token of the run.
+
+    Inserted by: loop.starts
+    Changed by: -
+    Deleted by: loop.completions, loop.recovery
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    work_id = models.UUIDField(unique=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    lane = models.PositiveSmallIntegerField(choices=LANES, default=Lane.WORK.value)
+    worker_id = models.IntegerField()
+    #: The segment at which it was due: what the lag is measured from.
+    due = models.BigIntegerField()
+    started = models.DateTimeField()
+
+    class Meta:
+        verbose_name = "running work"
+        verbose_name_plural = "running work"
+        indexes = [models.Index("worker_id", name="workpool_running_worker")]
+
+    def __str__(self) -> str:
+        return str(self.work_id)
+
+
+class Attempt(models.Model):
+    """A failed attempt of a work. A success writes none.
+
+    Inserted by: settle
+    Changed by: -
+    Deleted by: archive
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    work_id = models.UUIDField()
+    number = models.BigIntegerField(help_text="1 for the first attempt.")
+    worker = models.CharField(max_length=255)
+    started = models.DateTimeField(null=True)
+    ended = models.DateTimeField()
+    class_path = models.CharField(max_length=PATH_LENGTH)
+    text = models.TextField()
+    traceback = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["work_id", "number"], name="workpool_attempt_number")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.work_id}"
+
+
+class FunctionSet(models.Model):
+    """A list of functions that workers know, kept once for each distinct list.
+
+    Inserted by: execution.workers
+    Changed by: -
+    Deleted by: execution.workers
+    """
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    #: JSON text: dotted path -> kind.
+    functions = models.TextField()
+
+    def __str__(self) -> str:
+        return self.digest
+
+
+class Worker(models.Model):
+    """A process that runs functions.
+
+    Inserted by: execution.workers
+    Changed by: execution.workers (by its own process)
+    Deleted by: execution.workers
+    """
+
+    #: 32 bits: the second half of the key of its session lock.
+    id = models.AutoField(primary_key=True)
+    process = models.UUIDField(unique=True)
+    host = models.CharField(max_length=255)
+    pid = models.BigIntegerField()
+    #: Works it takes at once: on threads, and as coroutines.
+    capacity = models.PositiveIntegerField()
+    async_capacity = models.PositiveIntegerField()
+    #: JSON text: a list of pools, or null for all.
+    pools = models.TextField(default="null")
+    function_set = models.CharField(max_length=64, blank=True, default="")
+    #: False while it shuts down: it takes nothing more.
+    accepting = models.BooleanField(default=True)
+    started = models.DateTimeField()
+    beat = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid} ({self.id})"
+
+
+class Archive(models.Model):
+    """Finished work, kept for the pool's retention.
+
+    Inserted by: archive
+    Changed by: archive (callback, callback_error)
+    Deleted by: archive
+    """
+
+    #: The id the work had.
+    id = models.UUIDField(primary_key=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    fn_type = models.CharField(max_length=10, choices=_choices(FnType))
+    func_path = models.CharField(max_length=PATH_LENGTH)
+    name = models.CharField(max_length=NAME_LENGTH)
+    arguments = models.TextField()
+    priority = models.SmallIntegerField()
+    attempts = models.BigIntegerField()
+    kind = models.CharField(max_length=10, choices=_choices(ResultKind))
+    #: JSON text of the return value.
+    value = models.TextField(default="null")
+    error = models.TextField(blank=True, default="")
+    worker = models.CharField(max_length=255, blank=True, default="")
+    created = models.DateTimeField()
+    #: Of the last attempt; null if it never ran.
+    started = models.DateTimeField(null=True)
+    finished = models.DateTimeField()
+    on_complete = models.CharField(max_length=PATH_LENGTH, blank=True, default="")
+    on_complete_context = models.TextField(default="null")
+    callback = models.CharField(max_length=10, choices=_choices(CallbackState), blank=True, default="")
+    callback_error = models.TextField(blank=True, default="")
+    callback_of = models.UUIDField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = "finished work"
+        verbose_name_plural = "finished work"
+        indexes = [models.Index("pool", "finished", name="workpool_archive_finished")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"

@@ -1,0 +1,189 @@
+"""The pools as users see them, and their live configuration. Writes Globals, and makes the rows that a pool needs."""
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, Unpack, overload
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from . import client, conf
+from .exceptions import InvalidWork
+from .kick import Source, kick_after_commit
+from .models import Globals, InternalState, Lead, RunStatus
+from .options import CheckedOptions, EnqueueOptions, check_options
+from .types import Call, Status
+
+P = ParamSpec("P")
+DEFAULT_POOL = "default"
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    """Return the arguments of one call, for ``enqueue_many``."""
+    return Call(args, kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Workpool:
+    """A pool of the settings, with the options of what is enqueued through this object.
+
+    Raises:
+        UnknownPool: the settings do not name it.
+    """
+
+    name: str = DEFAULT_POOL
+    _options: CheckedOptions = field(default=CheckedOptions(), repr=False)
+
+    def __post_init__(self) -> None:
+        conf.pool(self.name)
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> "Workpool":
+        """Return the same pool with these options for what is enqueued through it: see ``EnqueueOptions``.
+
+        Raises:
+            InvalidWork: an option is unknown, of the wrong type or out of range.
+            UnregisteredFunction: ``on_complete`` is not a registered on_complete function.
+        """
+        return Workpool(self.name, check_options(self._options, options))
+
+    @overload
+    def enqueue(self, func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
+    @overload
+    def enqueue(self, func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+    def enqueue(self, func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
+        """Insert a call of ``func`` in the caller's transaction.
+
+        Args:
+            func: A registered function, or its dotted path.
+            *args: Its arguments: JSON.
+            **kwargs: Its keyword arguments: JSON.
+
+        Returns:
+            The id of the work.
+
+        Raises:
+            UnregisteredFunction: ``func`` is not a registered action, mutation or query.
+            InvalidWork: an argument cannot be taken. Nothing has been written.
+        """
+        return client.enqueue_calls(self.name, self._options, func, [Call(args, kwargs)])[0]
+
+    def enqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call]) -> list[uuid.UUID]:
+        """Insert many calls of ``func``, all or none; return their ids in the same order. See ``enqueue``."""
+        return client.enqueue_calls(self.name, self._options, func, calls)
+
+    def cancel(self, work_id: object) -> bool:
+        """Ask that a work is not started or retried any more; return False if there is nothing to cancel."""
+        return client.cancel(self.name, work_id)
+
+    def cancel_all(self) -> None:
+        """Ask the same for all works created up to now (a work committed later is not covered)."""
+        client.cancel_all(self.name)
+
+    def status(self, work_id: object) -> Status:
+        """Return where a work is; unknown work counts as finished.
+
+        Raises:
+            InvalidWork: ``work_id`` is not the id of a work.
+        """
+        return next(iter(client.status_many(self.name, [work_id]).values()))
+
+    def status_many(self, work_ids: Iterable[object]) -> dict[uuid.UUID, Status]:
+        """Return where each of the works is, in a fixed number of statements for each thousand."""
+        return client.status_many(self.name, work_ids)
+
+    def configure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
+        """Change the pool's live configuration, for all processes.
+
+        Args:
+            max_parallelism: Works that may run at once; 0 pauses the pool. Running work is not stopped.
+            log_level: DEBUG, INFO, REPORT, WARN or ERROR.
+
+        Raises:
+            InvalidWork: a value is of the wrong type or out of range, or none is given.
+        """
+        changes: dict[str, Any] = {}
+        if max_parallelism is not None:
+            changes["max_parallelism"] = conf.check_limit(max_parallelism)
+        if log_level is not None:
+            changes["log_level"] = conf.check_log_level(log_level)
+        if not changes:
+            raise InvalidWork("configure() needs max_parallelism or log_level.")
+        using = conf.database_alias()
+        with transaction.atomic(using=using):
+            if not Globals.objects.using(using).filter(pool=self.name).update(**changes):
+                create_rows(using, [self.name])
+                Globals.objects.using(using).filter(pool=self.name).update(**changes)
+            kick_after_commit(using, self.name, Source.CONFIGURE)
+
+    # The same for coroutines: the statements run in Django's thread for synchronous code.
+
+    @overload
+    async def aenqueue(self, func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
+    @overload
+    async def aenqueue(self, func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+    async def aenqueue(self, func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
+        """Async twin of ``enqueue``."""
+        return (await self.aenqueue_many(func, [Call(args, kwargs)]))[0]
+
+    async def aenqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call]) -> list[uuid.UUID]:
+        """Async twin of ``enqueue_many``."""
+        return await sync_to_async(self.enqueue_many)(func, calls)
+
+    async def acancel(self, work_id: object) -> bool:
+        """Async twin of ``cancel``."""
+        return await sync_to_async(self.cancel)(work_id)
+
+    async def acancel_all(self) -> None:
+        """Async twin of ``cancel_all``."""
+        await sync_to_async(self.cancel_all)()
+
+    async def astatus(self, work_id: object) -> Status:
+        """Async twin of ``status``."""
+        return await sync_to_async(self.status)(work_id)
+
+    async def astatus_many(self, work_ids: Iterable[object]) -> dict[uuid.UUID, Status]:
+        """Async twin of ``status_many``."""
+        return await sync_to_async(self.status_many)(work_ids)
+
+    async def aconfigure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
+        """Async twin of ``configure``."""
+        await sync_to_async(self.configure)(max_parallelism=max_parallelism, log_level=log_level)
+
+
+@overload
+def enqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
+@overload
+def enqueue(func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+def enqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
+    """Insert a call of ``func`` into the default pool: see ``Workpool.enqueue``."""
+    return Workpool().enqueue_many(func, [Call(args, kwargs)])[0]
+
+
+@overload
+async def aenqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
+@overload
+async def aenqueue(func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+async def aenqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
+    """Async twin of ``enqueue``."""
+    return (await Workpool().aenqueue_many(func, [Call(args, kwargs)]))[0]
+
+
+def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
+    """Make the single rows of the pools (of all pools of the settings) where they are missing."""
+    for name in conf.pools() if pools is None else pools:
+        limit = conf.pool(name).max_parallelism
+        first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
+        Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
+        InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
+        RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
+    Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
+
+
+def apply_settings(using: str) -> None:
+    """Make the rows, and put the limits that the settings name into force (those they leave out are the rows')."""
+    create_rows(using)
+    for name, settings in conf.pools().items():
+        if settings.max_parallelism is not None:
+            stale = Globals.objects.using(using).filter(pool=name).exclude(max_parallelism=settings.max_parallelism)
+            stale.update(max_parallelism=settings.max_parallelism)

@@ -1,0 +1,282 @@
+"""The loop's thread: take the lead when it is to be had; while leading, iterate the pools that need it and act on what they return."""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from django.db import DatabaseError, OperationalError, connections
+
+from .. import archive, eventlog
+from ..database import Hint, database
+from ..exceptions import StaleGeneration
+from ..execution import workers
+from ..failures import is_connection_loss
+from ..loop import state, status
+from ..loop.fleet import Fleet
+from ..loop.iteration import Iteration, run_iteration
+from ..loop.memory import PoolMemory
+from ..models import Globals, InternalState
+from ..segments import segment_ms
+from ..types import Run
+from .lead import Leadership
+
+logger = logging.getLogger("django_workpool.loop")
+
+#: Seconds between two looks at all pools' queues: what no hint has told (a late commit, a lost notification) is found then.
+POLL_EVERY = 1.0
+#: Seconds between two attempts to take the lead.
+STANDBY_EVERY = 1.0
+#: Seconds between two prunings of a pool; full chunks follow each other after PRUNE_AGAIN.
+PRUNE_EVERY, PRUNE_AGAIN = 60.0, 0.5
+#: Seconds until the next try after an iteration has failed.
+RETRY_AFTER = 0.1
+#: Seconds of failing iterations in a row after which the loop says that it is wedged.
+WEDGED_AFTER = 5.0
+
+
+class Leader:
+    """One process's main loop.
+
+    Args:
+        using: The database.
+        owner: The process.
+        submit: Takes the runs assigned to this process.
+    """
+
+    def __init__(self, using: str, owner: uuid.UUID, submit: Callable[[Sequence[Run]], None]) -> None:
+        self.using, self.owner, self.submit = using, owner, submit
+        self.db = database(using)
+        self.lead = Leadership(using, owner)
+        self.fleet = Fleet()
+        #: Workers and processes seen dead, told by the watch.
+        self.dead: set[int] = set()
+        self.hand_over_asked = threading.Event()
+        self._memories: dict[str, PoolMemory] = {}
+        self._next: dict[str, float] = {}
+        self._polled = self._pruned_at = float("-inf")
+        self._prune_next: dict[str, float] = {}
+        self._hints: set[Hint] = set()
+        self._wake = threading.Condition()
+        self._failing_since: float | None = None
+
+    # What other threads call ------------------------------------------------------------------------------------
+
+    def hear(self, hint: Hint) -> bool:
+        """Take a hint; return whether it has reached the leader."""
+        with self._wake:
+            self._hints.add(hint)
+            self._wake.notify()
+        return self.lead.held and hint.kind in ("pool", "late")
+
+    def wake(self) -> None:
+        """Let the thread look at its flags."""
+        with self._wake:
+            self._wake.notify()
+
+    @property
+    def is_wedged(self) -> bool:
+        """Whether iterations have failed for a while."""
+        return self._failing_since is not None and time.monotonic() - self._failing_since > WEDGED_AFTER
+
+    # The thread -------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> None:
+        """Stand by or lead until ``stop``."""
+        self.db.private_connection("loop")
+        try:
+            while not stop.is_set():
+                if self.hand_over_asked.is_set():
+                    self.lead.hand_over()
+                    self._sleep(STANDBY_EVERY)
+                elif not self.lead.held and not self._take_lead():
+                    self._sleep(STANDBY_EVERY)
+                else:
+                    self._lead_once()
+            self.lead.hand_over()
+        except BaseException:
+            # Whatever it was, the memory may no longer fit the rows.
+            self.lead.step_down()
+            raise
+        finally:
+            connections[self.using].close()
+
+    def _sleep(self, seconds: float) -> set[Hint]:
+        with self._wake:
+            if not self._hints and seconds > 0:
+                self._wake.wait(seconds)
+            hints, self._hints = self._hints, set()
+        return hints
+
+    def _take_lead(self) -> bool:
+        try:
+            self.fleet.refresh(self.using)
+            dead = {worker.process for worker in self.fleet.workers.values() if worker.id in self.dead}
+            if not self.lead.take(dead):
+                return False
+        except OperationalError as error:
+            if is_connection_loss(error):
+                raise
+            # A row is held by an old leader that has stopped; it is tried again.
+            logger.warning("the lead cannot be taken: %s", str(error).strip().partition("\n")[0])
+            return False
+        eventlog.log("lead_taken", "REPORT", "*", term=self.lead.term, owner=self.owner)
+        self._memories.clear()
+        self._next.clear()
+        self.fleet.refresh(self.using, now=True)
+        self._adopt_pools()
+        return True
+
+    def _adopt_pools(self) -> None:
+        """Make the memory of each pool; it reads its running rows in its first iteration."""
+        rows = InternalState.objects.using(self.using).values_list("pool", "generation")
+        for pool, generation in rows:
+            if pool not in self._memories:
+                self._memories[pool] = PoolMemory(pool=pool, generation=generation, report=state.load(self.using, pool))
+                self._next[pool] = 0.0
+        levels = Globals.objects.using(self.using).values_list("pool", "log_level")
+        eventlog.set_levels(dict(levels))
+
+    def _lead_once(self) -> None:
+        """Renew, look around, iterate what is due, sleep."""
+        try:
+            if not self.lead.renew():
+                self._lose("the lease was lost")
+                return
+            self._look_around()
+            for pool in [pool for pool, at in self._next.items() if at <= time.monotonic()]:
+                self._iterate(pool)
+                if not self.lead.held:
+                    return
+            self._prune()
+            self._failing_since = None
+        except (DatabaseError, StaleGeneration) as error:
+            self._trouble(error)
+            return
+        wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal])
+        self._take_hints(self._sleep(wake_at - time.monotonic()))
+
+    def _trouble(self, error: Exception) -> None:
+        """An iteration failed and has written nothing: step down, or read everything again and try once more."""
+        if isinstance(error, StaleGeneration):
+            self._lose(str(error))
+            return
+        for memory in self._memories.values():
+            memory.loaded = float("-inf")
+        if is_connection_loss(error):
+            connections[self.using].close()
+            if not self.db.connection.is_usable() and self.lead.is_over:
+                self._lose("the database is away")
+            raise error
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if self.lead.is_over:
+            self._lose("the lease could not be renewed")
+        elif self.is_wedged:
+            eventlog.log("wedged", "ERROR", "*", error=str(error).strip().partition("\n")[0], since_s=round(now - self._failing_since))
+        self._sleep(RETRY_AFTER)
+
+    def _lose(self, reason: str) -> None:
+        self.lead.step_down()
+        self._memories.clear()
+        self._next.clear()
+        eventlog.log("lead_lost", "WARN", "*", term=self.lead.term, owner=self.owner, reason=reason)
+
+    def _take_hints(self, hints: set[Hint]) -> None:
+        for hint in hints:
+            if hint.kind in ("pool", "late") and hint.name in self._memories:
+                self._next[hint.name] = 0.0
+                if hint.kind == "late":
+                    self._memories[hint.name].rewind()
+            elif hint.kind in ("pool", "changed"):
+                self._polled = float("-inf")
+            elif hint.kind == "lead":
+                self.fleet.refreshed = float("-inf")
+
+    # What the leader sees to between iterations -----------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        self.fleet.dead |= self.dead
+        if self.fleet.refresh(self.using):
+            self._memories and self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
+            self._wake_all()
+        if self.fleet.dead:
+            self._bury()
+        if time.monotonic() - self._polled >= POLL_EVERY:
+            self._poll()
+
+    def _wake_all(self) -> None:
+        self._next = dict.fromkeys(self._next, 0.0)
+
+    def _bury(self) -> None:
+        """Recover what lost workers ran; delete their rows once nothing runs on them."""
+        running = {one.worker_id for memory in self._memories.values() for one in memory.running.values()}
+        loaded = all(memory.loaded > 0 for memory in self._memories.values())
+        for worker in self.fleet.dead - running if loaded else set():
+            eventlog.log("worker_lost", "WARN", "*", worker=self.fleet.name(worker))
+            workers.unregister(self.using, worker)
+            self.fleet.refreshed = float("-inf")
+        self.dead -= self.fleet.dead - running if loaded else set()
+        for memory in self._memories.values():
+            if any(self.fleet.is_lost(one.worker_id) for one in memory.running.values()):
+                self._next[memory.pool] = 0.0
+
+    def _poll(self) -> None:
+        """Find pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
+        self._polled = time.monotonic()
+        rows = self.db.fetch(
+            "SELECT i.pool FROM {InternalState} i WHERE "
+            "EXISTS (SELECT 1 FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 0 AND s.segment <= %s) OR "
+            "EXISTS (SELECT 1 FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 1 AND s.segment <= %s) OR "
+            "EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool) OR "
+            "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool)",
+            [self.db.segment()] * 2,
+        )
+        found = [pool for (pool,) in rows]
+        if any(pool not in self._memories for pool in found):
+            self._adopt_pools()
+        for pool in found:
+            self._next[pool] = 0.0
+        for pool, memory in self._memories.items():
+            lost = any(self.fleet.is_lost(one.worker_id) for one in memory.running.values())
+            if lost or memory.status is None or (memory.dirty and time.monotonic() - memory.saved >= state.SAVE_EVERY):
+                self._next[pool] = 0.0
+
+    def _prune(self) -> None:
+        now = time.monotonic()
+        for pool in list(self._memories):
+            if now >= self._prune_next.get(pool, 0.0):
+                pruned = archive.prune(self.using, pool)
+                self._prune_next[pool] = time.monotonic() + (PRUNE_AGAIN if pruned == archive.PRUNE_CHUNK else PRUNE_EVERY)
+
+    # One iteration and what follows it --------------------------------------------------------------------------
+
+    def _iterate(self, pool: str) -> None:
+        memory = self._memories[pool]
+        stale = memory.is_stale()
+        it = run_iteration(self.using, memory, self.fleet, self.owner)
+        if stale:
+            self.fleet.recount(one for each in self._memories.values() for one in each.running.values())
+        self._act(it)
+        again = status.settle(self.db, memory, status.wanted(it)) or it.again
+        if again:
+            self._next[pool] = 0.0
+        elif it.next_segment is None or it.saturated:
+            self._next[pool] = float("inf")
+        else:
+            self._next[pool] = time.monotonic() + max(0.0, segment_ms(it.next_segment) - self.db.clock_ms()) / 1000
+
+    def _act(self, it: Iteration) -> None:
+        """Hand the started works to their workers, after the commit. What is lost here is read again from the running rows."""
+        for event, level, fields in it.events:
+            eventlog.log(event, level, it.pool, **fields)
+        others = [str(worker) for worker in it.runs if worker != self.fleet.own]
+        own = it.runs.get(self.fleet.own or 0, [])
+        if own:
+            try:
+                self.submit(own)
+            except Exception:
+                logger.exception("handing over %s failed; tried again soon", ", ".join(str(run.work_id) for run in own))
+        if others:
+            self.db.notify([Hint("worker", ",".join(others))])

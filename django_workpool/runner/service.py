@@ -1,0 +1,77 @@
+"""Threads that do not die quietly: each is restarted when it fails, and ends the process when it keeps failing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from django.db import connections
+
+from ..failures import is_conflict, is_connection_loss
+
+logger = logging.getLogger("django_workpool.runner")
+
+#: Failures within this many seconds that are one too many.
+WITHIN, FAILURES_MAX = 60.0, 20
+WAIT_FIRST, WAIT_MAX = 0.2, 5.0
+
+
+class Service:
+    """A supervised thread.
+
+    Args:
+        name: For logs and the list of threads.
+        body: Runs until the event is set; returns or raises.
+        stop: Set when the process stops.
+    """
+
+    def __init__(self, name: str, body: Callable[[threading.Event], None], stop: threading.Event) -> None:
+        self.name, self.body, self.stop = name, body, stop
+        self.gave_up = False
+        self._failures: list[float] = []
+        self._thread = threading.Thread(target=self._run, name=f"workpool-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for its end, at most ``timeout`` seconds; return whether it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended though nobody asked for it."""
+        return self.gave_up or (not self._thread.is_alive() and not self.stop.is_set())
+
+    def _run(self) -> None:
+        wait = WAIT_FIRST
+        while True:
+            began = time.monotonic()
+            try:
+                self.body(self.stop)
+                return
+            except Exception as error:
+                connections.close_all()
+                now = time.monotonic()
+                self._failures = [at for at in self._failures if now - at < WITHIN] + [now]
+                # A database that is away is not this process's failure: it is tried for as long as it takes.
+                away = _is_away(error)
+                if not away and len(self._failures) > FAILURES_MAX:
+                    logger.exception("%s failed %s times within %s seconds: giving up", self.name, len(self._failures), WITHIN)
+                    self.gave_up = True
+                    return
+                if now - began > WITHIN:
+                    wait = WAIT_FIRST
+                if away:
+                    logger.warning("%s: the database is away (%s), next try in %.1f s", self.name, str(error).strip().partition("\n")[0], wait)
+                else:
+                    logger.exception("%s failed, starting it again in %.1f s", self.name, wait)
+                if self.stop.wait(wait):
+                    return
+                wait = min(wait * 2, WAIT_MAX)
+
+
+def _is_away(error: BaseException) -> bool:
+    return is_connection_loss(error) or is_conflict(error)

@@ -1,0 +1,113 @@
+"""The watch's thread: hear hints, hold the liveness lock, beat, observe the other workers, fetch what is assigned to this one."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from django.db import connections
+
+from .. import eventlog
+from ..database import Hint, Watch, database
+from ..execution import workers
+from ..execution.liveness import Observer
+from ..models import Globals, Worker
+from ..types import Run
+
+if TYPE_CHECKING:
+    from .leader import Leader
+
+logger = logging.getLogger("django_workpool.watch")
+
+#: Seconds between two beats, observations and looks for assigned runs.
+PULSE_EVERY = 1.0
+
+
+class Watcher:
+    """One process's watch.
+
+    Args:
+        using: The database.
+        leader: Is told hints and deaths.
+        submit: Takes assigned runs; those it has already are passed over.
+        begin_fetch: Called before each look for them.
+        register: Inserts a new row for this process, when the fleet has given the old one up.
+        worker_id: This process's worker.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        leader: "Leader",
+        submit: Callable[[Sequence[Run]], None],
+        begin_fetch: Callable[[], None],
+        register: Callable[[], int],
+        worker_id: int,
+    ) -> None:
+        self.using, self.leader, self.worker_id = using, leader, worker_id
+        self.submit, self.begin_fetch, self.register = submit, begin_fetch, register
+        self.observer = Observer()
+        self.ready = threading.Event()
+        self._pulsed = float("-inf")
+        self._newest = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until ``stop``."""
+        # An interrupted observation says nothing about the time it has missed.
+        self.observer.reset()
+        watch = database(self.using).watch()
+        try:
+            self._pulse(watch)
+            self.ready.set()
+            # Whoever waits for a worker learns that one has come.
+            database(self.using).notify([Hint("lead")])
+            self.leader.hear(Hint("lead"))
+            while not stop.is_set():
+                for hint in watch.wait(max(0.0, self._pulsed + PULSE_EVERY - time.monotonic())):
+                    self._hear(hint)
+                if time.monotonic() - self._pulsed >= PULSE_EVERY:
+                    self._pulse(watch)
+        finally:
+            watch.close()
+            connections[self.using].close()
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.kind == "worker":
+            if str(self.worker_id) in hint.name.split(","):
+                self._fetch(self._newest)
+            return
+        self.leader.hear(hint)
+        if hint.kind == "changed" and not self.leader.lead.held:
+            self._fetch(self._newest)
+
+    def _fetch(self, after: int) -> None:
+        self.begin_fetch()
+        runs = workers.assigned(self.using, self.worker_id, after)
+        if runs:
+            self._newest = max(self._newest, runs[-1].token)
+            self.submit(runs)
+
+    def _pulse(self, watch: Watch) -> None:
+        self._pulsed = time.monotonic()
+        watch.hold(self.worker_id)
+        if not workers.beat(self.using, self.worker_id):
+            self._begin_again(watch)
+        beats = dict(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat"))
+        dead = self.observer.observe(beats, watch.held())
+        if dead != self.leader.dead:
+            self.leader.dead = dead
+            self.leader.wake()
+        self._fetch(0)
+        paths = workers.unknown_paths(self.using)
+        if paths and workers.learn(paths):
+            workers.publish_functions(self.using, self.worker_id)
+            self.leader.hear(Hint("lead"))
+            database(self.using).notify([Hint("lead")])
+        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+
+    def _begin_again(self, watch: Watch) -> None:
+        """The fleet took this worker for dead and has recovered what it ran: nothing of that can be written any more."""
+        old, self.worker_id = self.worker_id, self.register()
+        eventlog.log("worker_given_up", "ERROR", "*", worker=old, new_worker=self.worker_id)
+        watch.hold(self.worker_id)

@@ -1,0 +1,229 @@
+"""The values that pass between the rooms and to users: enums and frozen dataclasses, no behaviour of the pool."""
+
+import math
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import IntEnum, StrEnum
+from typing import Any, Self
+
+from .exceptions import InvalidWork
+
+#: Longest accepted backoff: later than that nobody waits for a retry.
+MAX_BACKOFF = timedelta(days=365)
+#: More attempts than this is a typing error, and would not fit the counters of other systems.
+MAX_ATTEMPTS = 1_000_000
+#: The range of django.tasks; small enough to probe every priority in one statement.
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+
+JSON = None | bool | int | float | str | list[Any] | dict[str, Any]
+
+
+class FnType(StrEnum):
+    """What a work's function may do, and with that in which transactions it runs."""
+
+    #: May do anything; runs outside a transaction.
+    ACTION = "action"
+    #: Changes the database; runs in one transaction with its own completion.
+    MUTATION = "mutation"
+    #: Only reads; runs in a read-only transaction.
+    QUERY = "query"
+    #: Callback work: an on_complete function called on its own, as a mutation.
+    CALLBACK = "callback"
+
+
+class Lane(IntEnum):
+    """The two kinds of queue rows and running rows: each has a limit of its own."""
+
+    WORK = 0
+    CALLBACK = 1
+
+
+class ResultKind(StrEnum):
+    """How a work ended."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class WorkState(StrEnum):
+    """Where a work is, as ``status`` tells it."""
+
+    #: Waits: for its due time, for a free slot, for a retry.
+    PENDING = "pending"
+    #: Assigned to a worker.
+    RUNNING = "running"
+    #: Ended; its result is in the archive as long as the pool keeps it.
+    FINISHED = "finished"
+
+
+class LoopState(StrEnum):
+    """What the main loop does with a pool: decides whether a kick is needed."""
+
+    #: Looks at the queues again without being asked.
+    RUNNING = "running"
+    #: Sleeps until a segment, or until something frees a slot (saturated).
+    SCHEDULED = "scheduled"
+    #: Sleeps until it is kicked.
+    IDLE = "idle"
+
+
+class Follow(StrEnum):
+    """What follows a pending completion."""
+
+    #: The work has ended.
+    END = "end"
+    #: The attempt failed and another one is due.
+    RETRY = "retry"
+    #: The attempt never counted: the work goes back to the queue as it was.
+    RETURN = "return"
+
+
+class CallbackState(StrEnum):
+    """What became of a finished work's on_complete."""
+
+    #: The work has none.
+    NONE = ""
+    #: Called, and committed with the end of the work.
+    DONE = "done"
+    #: Became callback work that has not ended yet.
+    PENDING = "pending"
+    #: Its attempts are exhausted; an operator can requeue it.
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryBehavior:
+    """How often and how soon a failed attempt is followed by another one.
+
+    The n-th retry waits ``initial_backoff × base^(n − 1)``, times a jitter between 0.5 and 1.5,
+    never longer than ``max_backoff``.
+
+    Raises:
+        InvalidWork: a value is of the wrong type or out of range.
+    """
+
+    #: Attempts in all: 2 means one retry.
+    max_attempts: int = 5
+    #: Wait before the first retry.
+    initial_backoff: timedelta = timedelta(milliseconds=250)
+    #: Factor between one wait and the next, 1 or more.
+    base: float = 2
+    #: No wait is longer.
+    max_backoff: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
+            raise InvalidWork(f"max_attempts must be a whole number from 1 to {MAX_ATTEMPTS}, not {self.max_attempts!r}.")
+        for name in ("initial_backoff", "max_backoff"):
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) or not timedelta(0) <= value <= MAX_BACKOFF:
+                raise InvalidWork(f"{name} must be a timedelta from 0 to {MAX_BACKOFF.days} days, not {value!r}.")
+        numeric = isinstance(self.base, (int, float)) and not isinstance(self.base, bool)
+        if not numeric or not 1 <= self.base <= 1e10 or not math.isfinite(self.base):
+            raise InvalidWork(f"base must be a number from 1 to 1e10, not {self.base!r}.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form: milliseconds and numbers."""
+        return {
+            "max_attempts": self.max_attempts,
+            "initial_backoff_ms": self.initial_backoff / timedelta(milliseconds=1),
+            "base": self.base,
+            "max_backoff_ms": self.max_backoff / timedelta(milliseconds=1),
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Return the behaviour that ``to_json`` stored."""
+        return cls(
+            max_attempts=stored["max_attempts"],
+            initial_backoff=timedelta(milliseconds=stored["initial_backoff_ms"]),
+            base=stored["base"],
+            max_backoff=timedelta(milliseconds=stored["max_backoff_ms"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a work ended: what ``status`` and ``on_complete`` are given."""
+
+    kind: ResultKind
+    #: What the function returned, as JSON carries it; None unless it succeeded.
+    value: Any = None
+    #: The text of the last error, or the reason of the cancelation; empty if it succeeded.
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCompleteArgs:
+    """The one argument of an ``on_complete`` function."""
+
+    work_id: uuid.UUID
+    #: What ``on_complete_context`` was at enqueue.
+    context: Any
+    result: RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where a work is."""
+
+    state: WorkState
+    #: Attempts that have ended before this moment; 0 for finished work.
+    previous_attempts: int = 0
+    #: The archived result of finished work; None while it is not finished, or no longer kept.
+    result: RunResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call, for ``enqueue_many``."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What an attempt raised, as text that every database can store."""
+
+    #: ``module.QualName`` of the exception's class.
+    class_path: str
+    text: str
+    traceback: str = ""
+    #: False for NonRetryableError and for what another attempt cannot mend.
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One started work, as a worker gets it: everything needed to call the function."""
+
+    #: The id of the running row: whoever completes must still hold it.
+    token: int
+    work_id: uuid.UUID
+    pool: str
+    fn_type: FnType
+    func_path: str
+    name: str
+    #: JSON text of ``{"args": [...], "kwargs": {...}}``.
+    arguments: str
+    #: Attempts that have ended before this one.
+    attempts: int
+    #: Whether an on_complete is to be called at the end.
+    has_callback: bool
+    #: Whether a failure may be followed by a retry.
+    retryable: bool
+    started: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one attempt came to, before it is completed."""
+
+    #: "success", "failed" or "returned" (never begun, or interrupted without effect).
+    kind: str
+    #: JSON text of the return value, for a success.
+    value: str = "null"
+    failure: Failure | None = None

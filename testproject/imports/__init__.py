@@ -1,0 +1,1 @@
+"""Takes folders in: one work a file, one row a file."""

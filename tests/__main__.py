@@ -1,0 +1,120 @@
+"""``python -m tests [pytest's arguments]``: run the suite on SQLite, then on PostgreSQL.
+
+PostgreSQL is the one that DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from urllib.parse import quote
+
+import psycopg
+
+from .postgres import ServerError, own_server
+
+#: What ``conftest.py`` says about the database, beside its version.
+ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
+#: How long pytest may take to end its tests' processes after an interrupt.
+INTERRUPT_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one run of the suite ended."""
+
+    database: str
+    returncode: int
+    seconds: float
+
+    def __str__(self) -> str:
+        word = "passed" if self.returncode == 0 else f"FAILED (exit {self.returncode})"
+        return f"{self.database}: {word} in {self.seconds:.0f} s"
+
+
+def main(arguments: list[str]) -> int:
+    """Run both suites, print one line with both verdicts, and return the exit code."""
+    signal.signal(signal.SIGTERM, _exit)
+    verdicts = [_run_on_sqlite(arguments), _run_on_postgresql(arguments)]
+    print(f"\n{'; '.join(map(str, verdicts))}", flush=True)
+    return max(abs(verdict.returncode) for verdict in verdicts)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    # Unwinds through the context managers that stop the server and the running suite.
+    raise SystemExit(128 + number)
+
+
+def _run_on_sqlite(arguments: list[str]) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="workpool-sqlite-") as folder:
+        url = f"sqlite:///{quote(str(Path(folder, 'db.sqlite3')))}"
+        return _run(f"SQLite {sqlite3.sqlite_version}", url, "", arguments)
+
+
+def _run_on_postgresql(arguments: list[str]) -> Verdict:
+    try:
+        with _postgresql() as (url, origin):
+            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments)
+    except ServerError as error:
+        print(f"\n{error}", file=sys.stderr, flush=True)
+        return Verdict("PostgreSQL (no server)", 1, 0)
+
+
+@contextmanager
+def _postgresql() -> Iterator[tuple[str, str]]:
+    url = os.environ.get("DATABASE_URL", "")
+    if url.startswith(("postgres:", "postgresql:", "psql:", "pgsql:")):
+        scheme, rest = url.split(":", 1)
+        yield f"postgresql:{rest}", "named by DATABASE_URL"
+        return
+    with own_server() as server:
+        yield server.url, server.origin
+
+
+def _server_version(url: str) -> str:
+    try:
+        with psycopg.connect(url, connect_timeout=30) as connection:
+            row = connection.execute("SHOW server_version").fetchone()
+    except psycopg.Error as error:
+        # The database itself need not exist: the tests make one of their own beside it.
+        return f"of unknown version: {str(error).strip()}"
+    return str(row[0]).split()[0] if row else ""
+
+
+def _run(database: str, url: str, origin: str, arguments: list[str]) -> Verdict:
+    print(f"\n### {database}", flush=True)
+    started = time.monotonic()
+    environment = {**os.environ, "DATABASE_URL": url, ORIGIN_VARIABLE: origin}
+    process = subprocess.Popen([sys.executable, "-m", "pytest", *arguments], env=environment, cwd=Path(__file__).parents[1])
+    try:
+        returncode = process.wait()
+    finally:
+        _interrupt(process)
+    return Verdict(database, returncode, time.monotonic() - started)
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    # An interrupt lets pytest tear down its fixtures, which end the processes that tests have started.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(INTERRUPT_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,158 @@
+"""What all tests share: the test database as a real one, and ``workpool_main`` as a real process on it."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from django.db import connection
+
+ROOT = Path(__file__).parents[1]
+MANAGE = ROOT / "testproject" / "manage.py"
+#: Set by ``python -m tests``: where the server is from.
+ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
+#: A started ``workpool_main`` that does not end by then is killed.
+KILL_SECONDS = 10
+
+
+def pytest_report_header() -> str:
+    """Name the database and its version."""
+    origin = os.environ.get(ORIGIN_VARIABLE, "")
+    return f"database: {connection.display_name} {_version()}" + (f" ({origin})" if origin else "")
+
+
+def _version() -> str:
+    if connection.vendor == "sqlite":
+        return str(connection.Database.sqlite_version)
+    try:
+        # Not through Django: the test database does not exist yet, and connecting is blocked outside of tests.
+        with connection.Database.connect(**{**connection.get_connection_params(), "dbname": "postgres"}) as raw:
+            return str(raw.execute("SHOW server_version").fetchone()[0]).split()[0]
+    except connection.Database.Error as error:
+        return f"of unknown version: {error}"
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> Iterator[None]:
+    """Put SQLite's test database into a file, so that threads and other processes can open it."""
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="workpool-tests-") as folder:
+        connection.settings_dict["TEST"]["NAME"] = str(Path(folder, "test.sqlite3"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def test_database_url(django_db_setup: None) -> str:
+    """Return the DATABASE_URL of the test database, for other processes."""
+    settings = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{quote(str(settings['NAME']))}"
+    user, password = (quote(str(settings[key]), safe="") for key in ("USER", "PASSWORD"))
+    place = f"{settings['HOST']}:{settings['PORT']}" if settings["PORT"] else settings["HOST"]
+    if settings["HOST"].startswith("/"):
+        # A folder of sockets goes into the path, the port does not fit there and comes as an option.
+        port = f"?port={settings['PORT']}" if settings["PORT"] else ""
+        return f"postgres://{user}:{password}@/{quote(settings['HOST'])}/{quote(str(settings['NAME']))}{port}"
+    return f"postgres://{user}:{password}@{place}/{quote(str(settings['NAME']))}"
+
+
+@dataclass
+class MainProcess:
+    """A started ``manage.py workpool_main`` (or another command) and the file with all that it prints."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def output(self) -> str:
+        """Return what it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float) -> int:
+        """Wait until it ends and return its exit code; fail with its output if it does not end in time."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.process.args!r} has not ended after {seconds} s:\n{self.output()}")
+
+    def wait_for(self, text: str, seconds: float) -> None:
+        """Wait until it has printed ``text``; fail with its output if it does not in time, or ends before."""
+        deadline = time.monotonic() + seconds
+        while text not in self.output():
+            ended = self.process.poll() is not None
+            if (ended or time.monotonic() > deadline) and text not in self.output():
+                pytest.fail(f"{self.process.args!r} has not printed {text!r} ({ended=}):\n{self.output()}")
+            time.sleep(0.02)
+
+    def terminate(self) -> None:
+        """Send SIGTERM: it is to shut down in order."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to it and to all that it has started, and wait for its end."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(KILL_SECONDS)
+
+
+class StartMain:
+    """Starts ``manage.py COMMAND ARGUMENTS`` on the test database, with variables added to the environment."""
+
+    def __init__(self, database_url: str, folder: Path) -> None:
+        self.database_url = database_url
+        self.folder = folder
+        self.started: list[MainProcess] = []
+
+    def __call__(self, *arguments: str, env: dict[str, str] | None = None, command: str = "workpool_main") -> MainProcess:
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "PYTHONUNBUFFERED": "1",
+            "DATABASE_URL": self.database_url,
+            **(env or {}),
+        }
+        log = self.folder / f"{command}-{len(self.started) + 1}.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, str(MANAGE), command, *arguments],
+                env=environment,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started = MainProcess(process, log)
+        self.started.append(started)
+        return started
+
+
+@pytest.fixture
+def main_process(transactional_db: None, test_database_url: str, tmp_path: Path) -> Iterator[StartMain]:
+    """Return a function that starts ``workpool_main`` with the given arguments; what still runs at the end is killed."""
+    start = StartMain(test_database_url, tmp_path)
+    yield start
+    for started in start.started:
+        started.kill()
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Return a function that waits, for at most ``seconds``, until ``condition()`` is true."""
+
+    def wait(condition: Callable[[], object], seconds: float = 20, poll: float = 0.02) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"not true within {seconds} s: {condition}")
+            time.sleep(poll)
+
+    return wait

@@ -1,0 +1,53 @@
+"""The app: its label, and the rows that a migration leaves behind."""
+
+import pytest
+from django.apps import apps
+from django.apps.registry import Apps
+from django.core.management.sql import emit_post_migrate_signal
+from django.db.models.signals import post_migrate
+
+from django_workpool import pools
+from django_workpool.apps import create_rows
+
+
+@pytest.fixture
+def created(monkeypatch):
+    """Keep the databases in which rows would have been created."""
+    databases = []
+    monkeypatch.setattr(pools, "create_rows", databases.append)
+    return databases
+
+
+def send(**kwargs):
+    # Only this receiver: those of other apps would ask the database.
+    create_rows(sender=apps.get_app_config("workpool"), using="default", signal=post_migrate, **kwargs)
+
+
+def test_the_label_and_the_type_of_keys_do_not_depend_on_the_project():
+    config = apps.get_app_config("workpool")
+    assert (config.name, config.label, config.default_auto_field) == ("django_workpool", "workpool", "django.db.models.BigAutoField")
+
+
+def test_a_migration_creates_the_rows_once(created):
+    send(apps=apps)
+    assert created == ["default"]
+
+
+def test_the_signal_after_a_flush_creates_them_once(created, db):
+    emit_post_migrate_signal(verbosity=0, interactive=False, db="default")
+    assert created == ["default"]
+
+
+def test_a_migration_back_to_zero_creates_nothing(created):
+    send(apps=Apps())
+    assert created == []
+
+
+def test_a_database_that_the_router_keeps_free_gets_none(created, settings):
+    class Elsewhere:
+        def allow_migrate(self, db, app_label, **hints):
+            return app_label != "workpool"
+
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    send(apps=apps)
+    assert created == []

@@ -1,0 +1,66 @@
+"""What a type checker must accept."""
+
+import uuid
+from datetime import timedelta
+from typing import assert_type
+
+from django_workpool import OnCompleteArgs, RetryBehavior, Status, Workpool, action, aenqueue, call, enqueue, mutation, on_complete, query
+
+
+@action
+def send(user_id: int, subject: str = "", *, urgent: bool = False) -> str:
+    return subject
+
+
+@action(retry=RetryBehavior(max_attempts=3))
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@mutation(retry=False)
+def change(amount: float) -> None: ...
+
+
+@query
+def total() -> int:
+    return 1
+
+
+@on_complete
+def sent(done: OnCompleteArgs) -> None:
+    assert_type(done.work_id, uuid.UUID)
+
+
+@on_complete()
+def broad(done: object) -> int:
+    return 1
+
+
+# The decorators keep the type of the function.
+assert_type(send(1, "a", urgent=True), str)
+assert_type(total(), int)
+
+assert_type(enqueue(send, 1), uuid.UUID)
+enqueue(send, 1, "a", urgent=True)
+enqueue(send, user_id=1, subject="a")
+enqueue(fetch, "https://example.org")
+enqueue(change, 1)
+enqueue(total)
+enqueue("app.tasks.send", 1, anything=True)
+
+email = Workpool("email")
+assert_type(email.enqueue(send, 1), uuid.UUID)
+later = email.using(on_complete=sent, on_complete_context={"user": 1}, delay=timedelta(seconds=5), retry=True, priority=1, name="label")
+assert_type(later, Workpool)
+later.using(on_complete=broad, retry=RetryBehavior()).enqueue(change, 1.5)
+later.using(on_complete="app.tasks.sent")
+assert_type(email.enqueue_many(send, [call(1), call(2, urgent=True)]), list[uuid.UUID])
+assert_type(email.cancel(uuid.uuid4()), bool)
+assert_type(email.status(uuid.uuid4()), Status)
+email.configure(max_parallelism=20)
+
+
+async def coroutines() -> None:
+    assert_type(await aenqueue(send, 1), uuid.UUID)
+    assert_type(await email.aenqueue(fetch, url="https://example.org"), uuid.UUID)
+    assert_type(await email.astatus(uuid.uuid4()), Status)
