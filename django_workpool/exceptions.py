@@ -1,16 +1,16 @@
 """What the package raises.
 
-    WorkpoolError
-    ├── InvalidWork            (ValueError)   an argument, option or identifier cannot be taken
-    │   └── UnserializableWork (TypeError)    a value that JSON cannot carry
-    ├── UnregisteredFunction   (LookupError, ValueError)   not a registered function of the wanted kind
-    ├── UnknownPool            (LookupError, ValueError)   a pool the settings do not name
-    ├── WorkpoolSettingsError  (ImproperlyConfigured)      the WORKPOOLS setting cannot be used
-    ├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
-    │   └── UnstorableResult (ValueError)     a return value that JSON cannot carry
-    ├── WorkCanceled           stands for the result of canceled work
-    ├── StaleRun               this run no longer owns its work: another one, or nobody, does
-    └── StaleGeneration        this process no longer leads
+WorkpoolError
+├── InvalidWork            (ValueError)   an argument, option or identifier cannot be taken
+│   └── UnserializableWork (TypeError)    a value that JSON cannot carry
+├── UnregisteredFunction   (LookupError, ValueError)   not a registered function of the wanted kind
+├── UnknownPool            (LookupError, ValueError)   a pool the settings do not name
+├── WorkpoolSettingsError  (ImproperlyConfigured)      the WORKPOOLS setting cannot be used
+├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
+│   └── UnstorableResult (ValueError)     a return value that JSON cannot carry
+├── WorkCanceled           stands for the result of canceled work
+├── StaleRun               this run no longer owns its work: another one, or nobody, does
+└── StaleGeneration        this process no longer leads
 """
 
 from django.core.exceptions import ImproperlyConfigured

@@ -144,7 +144,7 @@ class Work(models.Model):
         verbose_name_plural = "work"
         indexes = [
             # Almost always empty: which paths no live worker knows.
-            models.Index("func_path", name="workpool_work_held", condition=models.Q(held_since__isnull=False)),
+            models.Index(fields=["func_path"], name="workpool_work_held", condition=models.Q(held_since__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -168,8 +168,8 @@ class PendingStart(models.Model):
 
     class Meta:
         indexes = [
-            models.Index("pool", "lane", "priority", "segment", "id", name="workpool_start_due"),
-            models.Index("pool", "lane", "segment", name="workpool_start_next"),
+            models.Index(fields=["pool", "lane", "priority", "segment", "id"], name="workpool_start_due"),
+            models.Index(fields=["pool", "lane", "segment"], name="workpool_start_next"),
         ]
 
     def __str__(self) -> str:
@@ -192,7 +192,7 @@ class PendingCompletion(models.Model):
     follow = models.CharField(max_length=10, choices=_choices(Follow))
 
     class Meta:
-        indexes = [models.Index("pool", "segment", "id", name="workpool_completion_due")]
+        indexes = [models.Index(fields=["pool", "segment", "id"], name="workpool_completion_due")]
 
     def __str__(self) -> str:
         return str(self.work_id)
@@ -214,8 +214,8 @@ class PendingCancelation(models.Model):
 
     class Meta:
         indexes = [
-            models.Index("pool", "segment", "id", name="workpool_cancelation_due"),
-            models.Index("work_id", name="workpool_cancelation_work"),
+            models.Index(fields=["pool", "segment", "id"], name="workpool_cancelation_due"),
+            models.Index(fields=["work_id"], name="workpool_cancelation_work"),
         ]
 
     def __str__(self) -> str:
@@ -242,7 +242,7 @@ class RunningWork(models.Model):
     class Meta:
         verbose_name = "running work"
         verbose_name_plural = "running work"
-        indexes = [models.Index("worker_id", name="workpool_running_worker")]
+        indexes = [models.Index(fields=["worker_id"], name="workpool_running_worker")]
 
     def __str__(self) -> str:
         return str(self.work_id)
@@ -352,7 +352,7 @@ class Archive(models.Model):
     class Meta:
         verbose_name = "finished work"
         verbose_name_plural = "finished work"
-        indexes = [models.Index("pool", "finished", name="workpool_archive_finished")]
+        indexes = [models.Index(fields=["pool", "finished"], name="workpool_archive_finished")]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id})"

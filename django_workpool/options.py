@@ -75,7 +75,9 @@ class CheckedOptions:
         """
         if function.fn_type is not FnType.ACTION:
             if self.retry:
-                raise InvalidWork(f"retry is for actions: {function.path} is a {function.fn_type.value}, which the pool never retries when it fails.")
+                raise InvalidWork(
+                    f"retry is for actions: {function.path} is a {function.fn_type.value}, which the pool never retries when it fails."
+                )
             return ""
         wanted = next(choice for choice in (self.retry, function.retry, pool.retry, False) if choice is not None)
         if wanted is True:
@@ -130,7 +132,9 @@ def _run_after(value: Any) -> dict[str, Any]:
         raise InvalidWork(f"run_after must be a datetime, not {type(value).__name__}: {value!r}. For a wait from now on, use delay.")
     if timezone.is_naive(value):
         if settings.USE_TZ:
-            raise InvalidWork(f"run_after is naive, but USE_TZ is on: {value!r}. Make it aware, with django.utils.timezone.make_aware() for instance.")
+            raise InvalidWork(
+                f"run_after is naive, but USE_TZ is on: {value!r}. Make it aware, with django.utils.timezone.make_aware() for instance."
+            )
         value = value.replace(tzinfo=timezone.get_default_timezone())
     return {"run_after_ms": _bounded(value), "delay": None}
 

@@ -88,7 +88,9 @@ def judge(work: LockedWork, outcome: Outcome) -> Verdict:
         return Verdict(follow=Follow.END, kind=ResultKind.SUCCESS, attempts=attempts, returns=work.returns, value=outcome.value)
     if outcome.kind == "returned" and work.returns < MAX_RETURNS:
         return Verdict(follow=Follow.RETURN, kind=ResultKind.FAILED, attempts=work.attempts, returns=work.returns + 1)
-    failure = outcome.failure or Failure(class_path="django_workpool.Interrupted", text=f"interrupted {MAX_RETURNS + 1} times before it could end")
+    failure = outcome.failure or Failure(
+        class_path="django_workpool.Interrupted", text=f"interrupted {MAX_RETURNS + 1} times before it could end"
+    )
     behavior = retry_behavior(work)
     again = failure.retryable and behavior is not None and attempts < behavior.max_attempts
     follow = Follow.RETRY if again else Follow.END

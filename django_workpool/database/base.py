@@ -105,7 +105,8 @@ class Database(ABC):
         """Execute a statement and return its rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(_fill(template, self.vendor), params)
-            return cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
 
     def execute(self, template: str, params: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of rows it changed."""
@@ -186,15 +187,15 @@ class Database(ABC):
         """A transaction in which the database refuses to write."""
         yield
 
-    def defer_constraints(self) -> None:
+    def defer_constraints(self) -> None:  # noqa: B027 - nothing to do on most vendors
         """Let deferred constraints wait again for the end of the transaction."""
 
-    def check_constraints(self) -> None:
+    def check_constraints(self) -> None:  # noqa: B027 - the COMMIT checks them where this cannot
         """Check the deferred constraints now, where the database can."""
 
     # Waking up and leading --------------------------------------------------------------------------------------
 
-    def notify(self, hints: Sequence[Hint]) -> None:
+    def notify(self, hints: Sequence[Hint]) -> None:  # noqa: B027 - hints are optional
         """Send hints to all processes, in a transaction of its own."""
 
     @abstractmethod
@@ -205,11 +206,18 @@ class Database(ABC):
         """Take the lock that the lead is, where it is one; return whether it is held."""
         return True
 
-    def release_lead_lock(self) -> None:
+    def release_lead_lock(self) -> None:  # noqa: B027 - most leads are leases
         """Give that lock up."""
 
-    def forget_worker(self, worker_id: int) -> None:
+    def forget_worker(self, worker_id: int) -> None:  # noqa: B027 - most vendors leave nothing
         """Remove what a worker that is gone left outside of the tables."""
+
+
+#: The columns of Work that an enqueue fills.
+WORK_COLUMNS = (
+    "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, "
+    "on_complete, on_complete_context, retry, canceled, callback_of, created"
+)
 
 
 def lock_rows(model: type[Model], using: str, *, nowait: bool = False, skip_locked: bool = False) -> Any:

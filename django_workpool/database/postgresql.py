@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.utils import load_backend
 
-from .base import Database, Due, Hint, NewWork, Watch
+from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
 
 CHANNEL = "workpool"
 #: PostgreSQL refuses a payload of 8,000 bytes or more.
@@ -29,6 +29,8 @@ SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
+    # A scan that is switched off counts as so dear that the statement would be compiled, at 100 ms each.
+    "jit": "off",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
@@ -47,20 +49,20 @@ def _set_up_session(connection: BaseDatabaseWrapper, **_: Any) -> None:
     with connection.cursor() as cursor:
         # One statement, and names this server does not know (idle_session_timeout before 14) are passed over.
         cursor.execute(
-            "SELECT set_config(s.name, o.value, false) FROM unnest(%s::text[], %s::text[]) AS o(name, value) JOIN pg_settings s ON s.name = o.name",
+            "SELECT set_config(s.name, o.value, false) FROM unnest(%s::text[], %s::text[]) AS o(name, value) "
+            "JOIN pg_settings s ON s.name = o.name",
             [list(values), list(values.values())],
         )
 
 
 connection_created.connect(_set_up_session, dispatch_uid="workpool_session")
 
-_COLUMNS = (
-    "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, on_complete, on_complete_context, retry, canceled, callback_of, created"
-)
 _INSERT = (
     """
 WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS at),
-     added AS (INSERT INTO {Work} (""" + _COLUMNS + """)
+     added AS (INSERT INTO {Work} ("""
+    + WORK_COLUMNS
+    + """)
                SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, moment.at
                FROM unnest(%s::uuid[], %s::text[]) AS w(id, arguments), moment)
 INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment)
@@ -95,7 +97,8 @@ class PostgreSQL(Database):
     def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
         added = self.fetch(
             "INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started) "
-            "SELECT * FROM unnest(%s::uuid[], %s::text[], %s::smallint[], %s::int[], %s::bigint[], %s::timestamptz[]) RETURNING work_id, id",
+            "SELECT * FROM unnest(%s::uuid[], %s::text[], %s::smallint[], %s::int[], %s::bigint[], %s::timestamptz[]) "
+            "RETURNING work_id, id",
             [list(column) for column in zip(*rows, strict=True)],
         )
         return dict(added)

@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
-from .base import Database, Due, Hint, NewWork, Watch
+from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
 
 #: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
 POLL_BUSY, POLL_IDLE = 0.005, 0.05
@@ -22,10 +22,6 @@ POLL_BUSY, POLL_IDLE = 0.005, 0.05
 BUSY_FOR = 5.0
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
-
-_COLUMNS = (
-    "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, on_complete, on_complete_context, retry, canceled, callback_of, created"
-)
 
 
 class SQLite(Database):
@@ -57,7 +53,7 @@ class SQLite(Database):
         rest = (new.priority, 0, 0, new.on_complete, new.on_complete_context, new.retry, False, callback_of, created)
         marks = ", ".join(["%s"] * 15)
         self.execute_many(
-            "INSERT INTO {Work} (" + _COLUMNS + ") VALUES (" + marks + ")",
+            "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + marks + ")",
             [(work_id.hex, *common, text, *rest) for work_id, text in zip(ids, arguments, strict=True)],
         )
         self.execute_many(

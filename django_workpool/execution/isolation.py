@@ -60,6 +60,7 @@ class Isolation:
         self._home = home if home is not None else working_folder()
         self._label: str | None = None
         self._paused = False
+        _here.isolation = self
         self._watches = {connection: SessionWatch(connection) for connection in connections.all(initialized_only=True)}
 
     @property
@@ -148,7 +149,8 @@ class Isolation:
             return
         for other in [other for other in self._watches if other.alias == connection.alias]:
             # It has been replaced in ``connections``: nobody is given it any more.
-            del self._watches[other]
+            with suppress(Exception):
+                self._watches.pop(other).reset()
         watch = self._watches[connection] = SessionWatch(connection)
         if self._label is not None:
             watch.begin(opened=True)

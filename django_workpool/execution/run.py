@@ -115,7 +115,9 @@ class Performer:
                     return Outcome(kind="failed", failure=describe(error))
                 isolation.end()
                 isolation.begin(run.func_path)
-        return Outcome(kind="failed", failure=Failure(class_path="django_workpool.Conflict", text="conflicts with other transactions, again and again"))
+        return Outcome(
+            kind="failed", failure=Failure(class_path="django_workpool.Conflict", text="conflicts with other transactions, again and again")
+        )
 
     def _bring_home(self, run: Run, outcome: Outcome, isolation: Isolation) -> None:
         if run.has_callback:

@@ -6,6 +6,7 @@ nothing else. Functions and procedures of the database are not looked into.
 
 import re
 from enum import Flag
+from functools import lru_cache
 from typing import Any
 
 
@@ -19,9 +20,11 @@ class Effect(Flag):
     TRANSACTION = 2
 
 
-#: Statements that begin so, and have none of the marks below, have no effect: almost all of them, so the test must be cheap.
-_PLAIN = ("select ", "insert ", "update ", "delete ", "savepoint ", "release ", "rollback to ", "begin")
-_MARKS = (";", "set_config", "advisory_lock", "get_lock", "setseed", "dblink_connect", "pg_temp", " temp", "\ttemp", "\ntemp")
+#: Statements kept with their effect, and the longest of them in characters: Django sends the same ones again and again.
+REMEMBERED, REMEMBERED_LENGTH = 512, 2_000
+#: Statements that begin so, and have none of the marks below, have no effect: so the long ones are cheap.
+_PLAIN = ("insert ", "update ", "delete ", "select ")
+_MARKS = (";", "set_config", "_lock", "setseed", "dblink_connect", " temp", "\ttemp", "\ntemp")
 
 _BLANK = r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*+"
 
@@ -70,6 +73,10 @@ def effect_of(sql: Any, cursor: Any) -> Effect:
     text = sql if isinstance(sql, str) else _composed(sql, cursor)
     if text is None:
         return Effect.SESSION
+    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _read(text)
+
+
+def _read(text: str) -> Effect:
     lowered = text.lower()
     if lowered.startswith(_PLAIN) and not any(mark in lowered for mark in _MARKS):
         return Effect.NONE
@@ -79,6 +86,9 @@ def effect_of(sql: Any, cursor: Any) -> Effect:
     if _TRANSACTION_STATEMENT.match(text):
         effect |= Effect.TRANSACTION
     return effect
+
+
+_remembered = lru_cache(REMEMBERED)(_read)
 
 
 def _composed(sql: Any, cursor: Any) -> str | None:

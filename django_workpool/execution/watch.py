@@ -65,6 +65,14 @@ def has_news(raw: Any) -> bool:
         return True
 
 
+def _is_in_memory(connection: Any) -> bool:
+    try:
+        return bool(connection.is_in_memory_db())
+    except Exception:
+        # Only SQLite has the method.
+        return False
+
+
 class _Mark(NamedTuple):
     """The transaction of a connection at one moment."""
 
@@ -220,7 +228,7 @@ class SessionWatch:
     def _open_transaction(self) -> str | None:
         """Return what is left of a transaction on a connection that should have none."""
         connection = self.connection
-        if connection.in_atomic_block or connection.savepoint_ids or connection.closed_in_transaction:
+        if connection.in_atomic_block or connection.atomic_blocks or connection.savepoint_ids or connection.closed_in_transaction:
             return "an atomic block open"
         if connection.connection is None:
             return None
@@ -235,8 +243,7 @@ class SessionWatch:
     def reset(self) -> None:
         """Close the connection, and with it the transaction and all of the session; the next use makes a new one."""
         connection = self.connection
-        in_memory: Callable[[], bool] | None = getattr(connection, "is_in_memory_db", None)
-        keep = in_memory is not None and in_memory()
+        keep = _is_in_memory(connection)
         with suppress(Exception):
             if keep:
                 # The database would go with the connection.

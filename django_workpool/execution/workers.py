@@ -127,6 +127,6 @@ def learn(paths: Iterable[str]) -> bool:
         if path not in functions.known():
             try:
                 functions.resolve(path, functions.WORK_KINDS | functions.CALLBACK_KINDS)
-            except Exception:  # whatever an import does; the work is held and fails with its reason
+            except Exception:  # noqa: S112 - whatever an import does: the work stays held, and fails with its reason
                 continue
     return len(functions.known()) > before

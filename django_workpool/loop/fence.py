@@ -33,7 +33,7 @@ def enter(it: "Iteration", owner: uuid.UUID) -> None:
         .annotate(
             limit=Subquery(limit),
             owner=Subquery(Lead.objects.values("owner")[:1]),
-            now_ms=RawSQL(f"({it.db.clock_ms_sql})", [], output_field=FloatField()),
+            now_ms=RawSQL(f"({it.db.clock_ms_sql})", [], output_field=FloatField()),  # noqa: S611 - a constant
         )
         .values_list("generation", "owner", "limit", "now_ms")
         .first()

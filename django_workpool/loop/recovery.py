@@ -50,7 +50,11 @@ def recover(it: "Iteration") -> None:
         _count(it, one, work, verdict)
     # A work that goes back gets its pending start only after its running row is gone.
     _drop(it, ready)
-    back = [(work._replace(attempts=verdict.attempts), verdict.follow is Follow.RETRY) for _, work, verdict in verdicts if verdict.follow is not Follow.END]
+    back = [
+        (work._replace(attempts=verdict.attempts), verdict.follow is Follow.RETRY)
+        for _, work, verdict in verdicts
+        if verdict.follow is not Follow.END
+    ]
     retries.queue(it, back)
 
 
@@ -66,7 +70,9 @@ def _count(it: "Iteration", one: Running, work: LockedWork, verdict: Verdict) ->
         it.report.retries += verdict.follow is Follow.RETRY
         it.report.failed += verdict.follow is Follow.END
     status = {Follow.RETRY: "retrying", Follow.RETURN: "returned"}.get(verdict.follow, verdict.kind.value)
-    it.emit("recovered", "WARN", work_id=work.id, name=work.name, status=status, attempts=verdict.attempts, worker=it.fleet.name(one.worker_id))
+    it.emit(
+        "recovered", "WARN", work_id=work.id, name=work.name, status=status, attempts=verdict.attempts, worker=it.fleet.name(one.worker_id)
+    )
 
 
 def _drop(it: "Iteration", gone: list[Running]) -> None:

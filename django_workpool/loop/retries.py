@@ -73,7 +73,8 @@ def is_over(it: "Iteration", works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
         return []
     among, param = it.db.among("w.id", ids)
     rows = it.db.fetch(
-        f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND (w.canceled OR EXISTS (SELECT 1 FROM {{PendingCancelation}} c "
+        f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND "
+        "(w.canceled OR EXISTS (SELECT 1 FROM {PendingCancelation} c "
         "WHERE c.work_id = w.id OR (c.pool = w.pool AND c.created_up_to >= w.created)))",
         [param],
     )

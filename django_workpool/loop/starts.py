@@ -166,7 +166,7 @@ def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
                 token=token,
                 work_id=row.work_id,
                 pool=it.pool,
-                fn_type=FnType(row.fn_type),
+                fn_type=FnType(row.fn_type or ""),
                 func_path=row.func_path,
                 name=row.name,
                 arguments=row.arguments,
@@ -176,7 +176,14 @@ def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
                 started=now,
             )
         )
-        it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=max(0, round(it.now_ms - row.segment * 100)))
+        it.emit(
+            "started",
+            "INFO",
+            work_id=row.work_id,
+            name=row.name,
+            attempt=row.attempts + 1,
+            lag_ms=max(0, round(it.now_ms - row.segment * 100)),
+        )
 
 
 def _end_over(it: "Iteration", rows: list[Due]) -> set[int]:
@@ -191,8 +198,10 @@ def _end(it: "Iteration", rows: list[Due], failures: dict[uuid.UUID, Failure | N
     settlements = []
     for work_id, work in works.items():
         failure = failures[work_id]
-        verdict = canceled(work) if failure is None else Verdict(
-            follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure
+        verdict = (
+            canceled(work)
+            if failure is None
+            else Verdict(follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure)
         )
         settlements.append(Settlement(work=work, verdict=verdict))
         status = verdict.kind.value
@@ -200,7 +209,9 @@ def _end(it: "Iteration", rows: list[Due], failures: dict[uuid.UUID, Failure | N
             it.report.canceled += failure is None
             it.report.completed += failure is not None
             it.report.failed += failure is not None
-        it.emit("completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts)
+        it.emit(
+            "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
+        )
     settle(it.db, settlements, it.now_ms)
     _delete(it, [row for row in rows if row.work_id in works])
     return {row.id for row in rows if row.work_id not in works}
@@ -211,11 +222,12 @@ def _hold(it: "Iteration", rows: list[Due]) -> set[int]:
     if not rows:
         return set()
     using = it.db.using
-    since = dict(Work.objects.using(using).filter(id__in=[row.work_id for row in rows], held_since__isnull=False).values_list("id", "held_since"))
+    stored = Work.objects.using(using).filter(id__in=[row.work_id for row in rows]).values_list("id", "held_since")
+    since = {work_id: held.timestamp() * 1000 for work_id, held in stored if held is not None}
     settings = conf.pools().get(it.pool)
     hold_ms = (settings.hold if settings else conf.DEFAULT_HOLD).total_seconds() * 1000
     first = [row for row in rows if row.work_id not in since]
-    expired = [row for row in rows if row.work_id in since and it.now_ms - since[row.work_id].timestamp() * 1000 >= hold_ms]
+    expired = [row for row in rows if row.work_id in since and it.now_ms - since[row.work_id] >= hold_ms]
     again = [row for row in rows if row.work_id in since and row not in expired]
     if first:
         Work.objects.using(using).filter(id__in=[row.work_id for row in first]).update(held_since=it.db.moment(it.now_ms))
@@ -225,7 +237,8 @@ def _hold(it: "Iteration", rows: list[Due]) -> set[int]:
     _put_back(it, again, min(HOLD, int(hold_ms // 100) + 1))
     text = "no live worker knows the function {}: it was renamed or removed, or its module cannot be imported"
     failures = {
-        row.work_id: Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text.format(row.func_path)) for row in expired
+        row.work_id: Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text.format(row.func_path))
+        for row in expired
     }
     return _end(it, expired, dict(failures))
 

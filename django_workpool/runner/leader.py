@@ -199,12 +199,15 @@ class Leader:
     def _look_around(self) -> None:
         self.fleet.dead |= self.dead
         if self.fleet.refresh(self.using):
-            self._memories and self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
+            self._recount()
             self._wake_all()
         if self.fleet.dead:
             self._bury()
         if time.monotonic() - self._polled >= POLL_EVERY:
             self._poll()
+
+    def _recount(self) -> None:
+        self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
 
     def _wake_all(self) -> None:
         self._next = dict.fromkeys(self._next, 0.0)
@@ -257,7 +260,7 @@ class Leader:
         stale = memory.is_stale()
         it = run_iteration(self.using, memory, self.fleet, self.owner)
         if stale:
-            self.fleet.recount(one for each in self._memories.values() for one in each.running.values())
+            self._recount()
         self._act(it)
         again = status.settle(self.db, memory, status.wanted(it)) or it.again
         if again:

@@ -13,7 +13,7 @@ from django.db import connections
 
 from .. import eventlog, functions, kick, pools
 from ..complete import Attempted
-from ..database import Hint, database
+from ..database import Hint
 from ..execution import workers
 from ..execution.assignments import Assignments
 from ..execution.coroutines import CoroutineExecutor
@@ -87,7 +87,12 @@ class Process:
         self.assignments = Assignments()
         self.writer = Writer(self.using, self.assignments.done, self.end.is_set)
         self.performer = Performer(
-            self.using, self.name, write=self.writer.put, aside=lambda runs: self.side.submit(runs), done=self.assignments.done, is_stopping=self.end.is_set
+            self.using,
+            self.name,
+            write=self.writer.put,
+            aside=lambda runs: self.side.submit(runs),
+            done=self.assignments.done,
+            is_stopping=self.end.is_set,
         )
         self.threads = ThreadExecutor("workpool", self.options.threads, self.performer.perform, self._crashed)
         self.side = ThreadExecutor("workpool-callback", CALLBACK_CAPACITY, self.performer.perform_aside, self._crashed)
@@ -110,9 +115,7 @@ class Process:
         eventlog.log("process_started", "REPORT", "*", worker=worker_id, threads=self.options.threads, pid=os.getpid())
 
     def _register(self) -> int:
-        row = workers.register(
-            self.using, process=self.id, threads=self.options.threads, coroutines=COROUTINES, pools=self.options.pools
-        )
+        row = workers.register(self.using, process=self.id, threads=self.options.threads, coroutines=COROUTINES, pools=self.options.pools)
         self.leader.fleet.own = row.id
         return row.id
 
@@ -162,7 +165,9 @@ class Process:
         return Room.COROUTINE if functions.known().get(run.func_path, "").endswith(":async") else Room.THREAD
 
     def _executor(self, room: Room) -> ThreadExecutor | CoroutineExecutor:
-        return {Room.THREAD: self.threads, Room.COROUTINE: self.coroutines, Room.CALLBACK: self.side}[room]
+        if room is Room.COROUTINE:
+            return self.coroutines
+        return self.side if room is Room.CALLBACK else self.threads
 
     def _crashed(self, run: Run, error: BaseException) -> None:
         """An executor says that a run ended without bringing its outcome home."""

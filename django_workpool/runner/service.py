@@ -65,7 +65,9 @@ class Service:
                 if now - began > WITHIN:
                     wait = WAIT_FIRST
                 if away:
-                    logger.warning("%s: the database is away (%s), next try in %.1f s", self.name, str(error).strip().partition("\n")[0], wait)
+                    logger.warning(
+                        "%s: the database is away (%s), next try in %.1f s", self.name, str(error).strip().partition("\n")[0], wait
+                    )
                 else:
                     logger.exception("%s failed, starting it again in %.1f s", self.name, wait)
                 if self.stop.wait(wait):

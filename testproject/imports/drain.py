@@ -12,9 +12,6 @@ from django.conf import settings
 
 #: Seconds between two looks.
 POLL = 0.1
-#: A drained main process leaves what is not due yet, such as a retry: it is started again, so many times at most.
-ROUNDS = 20
-ROUND_PAUSE = 0.5
 #: Without a new row for so long, something is wrong: reading 60 GB of one file at 100 MB/s takes as long.
 STALL_SECONDS = 600
 #: With all rows there, and after SIGTERM, it must end soon.
@@ -27,17 +24,19 @@ class MainProcessFailed(Exception):
 
 
 class Drain:
-    """Runs ``workpool_main --drain`` until all is done; a context manager that leaves no process behind.
+    """A started ``workpool_main --drain``; a context manager that leaves no process behind.
 
     Its output goes to a file, which is kept if it failed.
     """
 
     def __init__(self) -> None:
-        self.log = Path(tempfile.mkstemp(prefix="workpool_main-", suffix=".log")[1])
-        self.process: subprocess.Popen[bytes] | None = None
+        handle, name = tempfile.mkstemp(prefix="workpool_main-", suffix=".log")
+        self.log = Path(name)
+        command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "workpool_main", "--drain"]
+        with open(handle, "wb") as output:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> "Drain":
-        self.start()
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
@@ -45,15 +44,9 @@ class Drain:
         if exc_type is None:
             self.log.unlink(missing_ok=True)
 
-    def start(self) -> None:
-        """Start it."""
-        command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "workpool_main", "--drain"]
-        with open(self.log, "ab") as output:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-
     def stop(self) -> None:
         """End it, in order if it can be done."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process.poll() is not None:
             return
         self.process.terminate()
         try:
@@ -63,31 +56,27 @@ class Drain:
             self.process.wait()
 
     def watch(self, count: Callable[[], int], total: int, show: Callable[[int], None]) -> float:
-        """Show what ``count`` returns until it is ``total`` and the process has ended, or it ended for good before that.
+        """Show what ``count`` returns, until the process has ended.
 
         Returns:
             When the last row was seen, by the monotonic clock.
 
         Raises:
-            MainProcessFailed: see there.
+            MainProcessFailed: it ended with an error, or hangs: with all ``total`` there, or without a new one for long.
         """
-        rounds, done, changed = 1, -1, time.monotonic()
+        done, changed = -1, time.monotonic()
         while True:
-            code = self.process.poll() if self.process else None
+            code = self.process.poll()
             # Counted after the look at the process: what it wrote before it ended is seen.
             now_done = count()
             if now_done != done:
                 done, changed = now_done, time.monotonic()
                 show(done)
+            if code == 0:
+                return changed
             if code is not None:
-                if code != 0:
-                    raise MainProcessFailed(f"workpool_main ended with exit code {code}.{self._tail()}")
-                if done >= total or rounds >= ROUNDS:
-                    return changed
-                rounds += 1
-                time.sleep(ROUND_PAUSE)
-                self.start()
-            elif time.monotonic() - changed > (END_SECONDS if done >= total else STALL_SECONDS):
+                raise MainProcessFailed(f"workpool_main ended with exit code {code}.{self._tail()}")
+            if time.monotonic() - changed > (END_SECONDS if done >= total else STALL_SECONDS):
                 raise MainProcessFailed(f"workpool_main has done nothing for {time.monotonic() - changed:.0f} s.{self._tail()}")
             time.sleep(POLL)
 

@@ -31,12 +31,19 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument(
-            "--threads", type=_positive, default=conf.DEFAULT_THREADS, help="Functions this process runs at once on threads (default: %(default)s)."
+            "--threads",
+            type=_positive,
+            default=conf.DEFAULT_THREADS,
+            help="Functions this process runs at once on threads (default: %(default)s).",
         )
         parser.add_argument("--pool", action="append", metavar="NAME", help="Run works of this pool only; may be repeated (default: all).")
         parser.add_argument("--drain", action="store_true", help="End when nothing is due, running or waiting for a retry.")
         parser.add_argument(
-            "--grace", type=_seconds, default=25.0, metavar="SECONDS", help="What running functions get to end after the first signal (default: %(default)s)."
+            "--grace",
+            type=_seconds,
+            default=25.0,
+            metavar="SECONDS",
+            help="What running functions get to end after the first signal (default: %(default)s).",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
