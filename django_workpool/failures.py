@@ -115,6 +115,10 @@ def is_conflict(exc: BaseException) -> bool:
 
     PostgreSQL: serialization failures, deadlocks, locks not available; SQLite: locked by another connection.
     """
+    return _guarded(_says_conflict, False, exc)
+
+
+def _says_conflict(exc: BaseException) -> bool:
     for error in _database_errors(exc):
         state, code = getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None)
         if state is not None:
@@ -131,11 +135,15 @@ def is_connection_loss(exc: BaseException) -> bool:
 
     After a loss at COMMIT nobody knows whether the transaction took effect.
     """
+    return _guarded(_says_loss, False, exc)
+
+
+def _says_loss(exc: BaseException) -> bool:
     for error in _database_errors(exc):
         state = getattr(error, "sqlstate", None)
         if isinstance(state, str):
             return state in _LOSS_STATES or state.startswith("08")
-        if type(error).__name__ in ("OperationalError", "InterfaceError") and error.__cause__ is None:
+        if type(error).__name__ in ("OperationalError", "InterfaceError") and _get_cause(error) is None:
             text = _text_of(error).lower()
             return any(words in text for words in _LOSS_TEXTS)
     return False

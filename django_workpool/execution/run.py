@@ -4,7 +4,6 @@ An action runs outside a transaction, and is completed afterwards. A mutation (a
 its completion: both happen or neither. A query runs in a read-only transaction and is completed afterwards.
 """
 
-import contextlib
 import logging
 import random
 import time
@@ -12,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from .. import functions, serialization
@@ -87,10 +85,6 @@ class Performer:
             outcome = Outcome(kind="success", value=_encode(await registered.func(*args, **kwargs)))
         except BaseException as error:
             outcome = Outcome(kind="failed", failure=describe(error))
-            if is_connection_loss(error):
-                # Coroutines share Django's thread for synchronous code: the next one must not meet the same connection.
-                with contextlib.suppress(Exception):
-                    await sync_to_async(connections.close_all)()
         if run.has_callback:
             self._outcomes[run.token] = outcome
             self.aside([run])

@@ -1,0 +1,109 @@
+"""The manuals say what the code has, and their examples run."""
+
+import dataclasses
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from django.core.management import load_command_class
+
+import django_workpool
+from django_workpool import conf, eventlog
+from django_workpool.models import Archive
+from django_workpool.options import EnqueueOptions
+from django_workpool.pools import Workpool
+from django_workpool.types import RetryBehavior
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(django_workpool.__file__).parent
+README = (ROOT / "README.md").read_text()
+MAINTAINERS = (PACKAGE / "README.md").read_text()
+SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("key", conf._KEYS)
+def test_each_key_of_the_setting_is_in_the_manual(key: str) -> None:
+    assert f"| `{key}` |" in README
+
+
+@pytest.mark.parametrize("check", sorted(set(re.findall(r"workpool\.[EW]\d{3}", SOURCE))))
+def test_each_check_is_in_the_manual(check: str) -> None:
+    assert f"`{check}`" in README
+
+
+def test_each_option_of_the_command_is_in_the_manual() -> None:
+    def options(name: str, app: str) -> set[str]:
+        parser = load_command_class(app, name).create_parser("manage.py", name)
+        return {option for action in parser._actions for option in action.option_strings}
+
+    declared = options("workpool_main", "django_workpool") - options("check", "django.core")
+    assert {"--threads", "--pool", "--drain", "--grace"} <= declared
+    for option in declared:
+        assert f"`{option}" in README or option == "--skip-checks"
+
+
+@pytest.mark.parametrize("option", EnqueueOptions.__annotations__)
+def test_each_option_of_an_enqueue_is_in_the_manual(option: str) -> None:
+    assert f"`{option}`" in README
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RetryBehavior)])
+def test_each_argument_of_the_retry_is_in_the_manual(field: str) -> None:
+    assert f"{field}=" in README
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Workpool) if not name.startswith("_") and name != "name"])
+def test_each_method_of_a_pool_is_in_the_manual(name: str) -> None:
+    # An async twin is known by its rule.
+    assert f".{name}(" in README or (name.startswith("a") and f".{name[1:]}(" in README)
+
+
+@pytest.mark.parametrize("event", sorted(set(re.findall(r'(?:eventlog\.log|\blog|it\.emit)\(\s*"(\w+)"', SOURCE))))
+def test_each_event_is_in_the_manual(event: str) -> None:
+    assert f"`{event}`" in README
+
+
+def test_the_maintainers_manual_names_each_room_and_stays_short() -> None:
+    assert MAINTAINERS.count("\n") <= 200
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent in (PACKAGE, PACKAGE / "loop", PACKAGE / "runner", PACKAGE / "execution") and path.stem not in ("__init__",):
+            assert path.stem in MAINTAINERS, f"{path.name} is not mentioned"
+
+
+def test_the_floors_of_the_manual_are_those_of_the_test() -> None:
+    from tests.test_structure import FLOORS
+
+    told = re.search(r"holds it:\n(.*?)\n\n", MAINTAINERS, re.DOTALL)
+    assert told
+    floors = [set(part.split()) for part in told[1].rstrip(".").replace("\n", " ").split("·")]
+    assert floors == [rooms - {"django_workpool"} for rooms in FLOORS]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_example_of_the_manual_runs(monkeypatch: pytest.MonkeyPatch, settings: object) -> None:
+    """Registers the functions of the first Python block as a module of an installed app, and enqueues them as the second does."""
+    functions, enqueue = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
+    module = types.ModuleType("testproject.imports.example")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    package = sys.modules["testproject.imports"]
+    monkeypatch.setattr(package, "example", module, raising=False)
+    monkeypatch.setattr(settings, "WORKPOOLS", {"default": {}, "email": {"MAX_PARALLELISM": 5}})
+    exec(compile(functions, module.__name__, "exec"), module.__dict__)  # noqa: S102 - our own manual
+    scope = {**vars(module), "user": types.SimpleNamespace(pk=7)}
+    exec(compile(enqueue, "README.md", "exec"), scope)  # noqa: S102
+    status = Workpool().status(scope["work_id"])
+    assert (status.state, Archive.objects.count()) == ("pending", 0)
+
+
+def test_the_level_of_events_follows_the_rows(caplog: pytest.LogCaptureFixture) -> None:
+    """A pool's row decides which of its events are written."""
+    caplog.set_level(10, logger="django_workpool.events")
+    eventlog.set_levels({"default": "ERROR"})
+    try:
+        eventlog.log("started", "INFO", "default")
+        eventlog.log("wedged", "ERROR", "default")
+    finally:
+        eventlog.set_levels({"default": ""})
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["event=wedged"]
