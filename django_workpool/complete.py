@@ -53,7 +53,7 @@ class CallbackError(WorkpoolError):
 def complete_many(using: str, attempted: Sequence[Attempted]) -> list[Completed]:
     """Complete attempts without on_complete in one transaction; those that are stale are left out of the result."""
     db = database(using)
-    with transaction.atomic(using=using):
+    with db.write():
         works = lock_works(using, [one.run.work_id for one in attempted])
         live, now_ms = _guard(db, [one for one in attempted if one.run.work_id in works])
         pairs = [(one, judge(works[one.run.work_id], one.outcome)) for one in live]
@@ -70,7 +70,7 @@ def complete_one(using: str, attempted: Attempted) -> Completed | None:
     """
     callback = _Callback()
     try:
-        with transaction.atomic(using=using, durable=True):
+        with database(using).write():
             return complete_inside(using, attempted, callback)
     except StaleRun:
         return None
@@ -79,7 +79,7 @@ def complete_one(using: str, attempted: Attempted) -> Completed | None:
             raise
         callback = _Callback(failure=describe(error))
     try:
-        with transaction.atomic(using=using, durable=True):
+        with database(using).write():
             return complete_inside(using, attempted, callback)
     except StaleRun:
         return None
@@ -146,8 +146,12 @@ def _guard(db: Database, attempted: Sequence[Attempted]) -> tuple[list[Attempted
         [param],
     )
     owners: dict[int, uuid.UUID] = {int(token): db.read_uuid(work_id) for token, work_id, _ in rows}
-    live = [one for one in attempted if owners.get(one.run.token) == one.run.work_id]
-    return live, float(rows[0][2]) if rows else 0.0
+    live: dict[int, Attempted] = {}
+    for one in attempted:
+        if owners.get(one.run.token) == one.run.work_id:
+            # The same run twice in one batch is completed once.
+            live.setdefault(one.run.token, one)
+    return list(live.values()), float(rows[0][2]) if rows else 0.0
 
 
 def _insert_completions(db: Database, ended: Sequence[tuple[LockedWork, Verdict]], now_ms: float) -> None:

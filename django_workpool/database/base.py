@@ -176,9 +176,15 @@ class Database(ABC):
         """Replace this thread's connection by one of the pool's own: no Django pool, READ COMMITTED, short waits."""
 
     @contextmanager
+    def write(self) -> Iterator[None]:
+        """An outermost transaction of the pool's own that writes."""
+        with transaction.atomic(using=self.using, durable=True):
+            yield
+
+    @contextmanager
     def fast_commit(self) -> Iterator[None]:
         """A transaction that a crash of the server may undo: for hints only, never for an iteration."""
-        with transaction.atomic(using=self.using, durable=True):
+        with self.write():
             yield
 
     @contextmanager

@@ -114,7 +114,7 @@ class PostgreSQL(Database):
 
     @contextmanager
     def fast_commit(self) -> Iterator[None]:
-        with transaction.atomic(using=self.using, durable=True):
+        with self.write():
             self.execute("SET LOCAL synchronous_commit = off")
             yield
 

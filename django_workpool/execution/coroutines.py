@@ -9,9 +9,9 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from ..types import Run
 from .isolation import working_folder
@@ -20,44 +20,10 @@ from .threads import ExecutorStopped, report_crash
 
 logger = logging.getLogger("django_workpool.execution")
 
-T = TypeVar("T")
-
 #: Seconds for what functions have left on the loop to take note that it ends.
 FAREWELL = 1.0
 #: Seconds from the death of a loop to the next one: what killed it may kill that one too.
 PAUSE = 0.1
-
-
-async def call(func: Callable[..., Awaitable[T]], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> T:
-    """Await ``func(*args, **kwargs)`` in a task of its own, with an empty context; return or raise what it does.
-
-    A function that cancels its own task, by mistake or with a timeout of its own, does not cancel what comes after it here. What
-    would stop the loop (SystemExit, KeyboardInterrupt) arrives here like any other exception.
-    """
-    raised: list[BaseException] = []
-    values: list[T] = []
-
-    async def guarded() -> None:
-        try:
-            values.append(await func(*args, **(kwargs or {})))
-        except BaseException as error:
-            raised.append(error)
-
-    task = asyncio.get_running_loop().create_task(guarded(), context=contextvars.Context())
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        # Not the function's doing: whoever waits here is being canceled.
-        task.cancel()
-        raise
-    if raised:
-        try:
-            raise raised.pop()
-        finally:
-            del raised, task
-    if not values:
-        raise asyncio.CancelledError("canceled before it began")
-    return values.pop()
 
 
 class CoroutineExecutor:

@@ -161,7 +161,7 @@ class Performer:
     def _mutate(self, run: Run, isolation: Isolation, callback: Any) -> Completed:
         db = database(self.using)
         registered, args, kwargs = _prepare(run)
-        with transaction.atomic(using=self.using, durable=True):
+        with db.write():
             value = _encode(isolation.call(registered.func, args, kwargs))
             left = isolation.leftovers(self.using)
             if left is not None:

@@ -42,4 +42,7 @@ def enter(it: "Iteration", owner: uuid.UUID) -> None:
         raise StaleGeneration(f"pool {it.pool}: generation {it.memory.generation} of {owner} is over")
     it.limit, it.now_ms = row[2] or 0, float(row[3])
     if it.memory.is_stale():
+        before = list(it.memory.running.values())
         it.memory.load(it.db)
+        # A new leader must not overfill the workers in its first iteration.
+        it.fleet.swap(before, it.memory.running.values())

@@ -108,25 +108,32 @@ class Fleet:
 
     def recount(self, running: Iterable[Running]) -> None:
         """Count anew how full each worker is, from all running rows."""
-        self.load = Counter(self._place(one) for one in running)
+        self.load = Counter(self.place(one) for one in running)
 
-    def _place(self, one: Running) -> tuple[int, Room]:
+    def swap(self, before: Iterable[Running], now: Iterable[Running]) -> None:
+        """Replace running rows that were counted by others."""
+        self.load.subtract(self.place(one) for one in before)
+        self.load.update(self.place(one) for one in now)
+
+    def place(self, one: Running) -> tuple[int, Room]:
+        """Return which room of which worker a running work takes."""
         worker = self.workers.get(one.worker_id)
         room = worker.room_for(one.lane, one.func_path) if worker else Room.THREAD
         return one.worker_id, room
 
     def add(self, one: Running, by: int = 1) -> None:
         """Note a start (or an end, ``by`` −1)."""
-        self.load[self._place(one)] += by
+        self.load[self.place(one)] += by
 
 
 class Placement:
-    """The places of one iteration: hands out room that its commit will take."""
+    """The places of one iteration: hands out room that its commit will take, and that of the runs which it has ended."""
 
-    def __init__(self, fleet: Fleet, pool: str) -> None:
+    def __init__(self, fleet: Fleet, pool: str, ended: Iterable[Running] = ()) -> None:
         self.fleet = fleet
         self.workers = fleet.serving(pool)
         self.taken: Counter[tuple[int, Room]] = Counter()
+        self.taken.subtract(fleet.place(one) for one in ended)
 
     def known(self, path: str) -> bool:
         """Return whether any live worker of the pool knows the function."""

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import transaction
-
 from ..database import Database, database
 from ..types import Lane, Run
 from . import cancelations, completions, fence, recovery, starts, state
@@ -99,7 +97,7 @@ def run_iteration(
         OperationalError: the fence's row is locked, or the database is away. Nothing has been written.
     """
     it = Iteration(db=database(using), memory=memory, fleet=fleet, depth=memory.depth())
-    with transaction.atomic(using=using, durable=True):
+    with it.db.write():
         fence.enter(it, owner)
         completions.retire(it)
         cancelations.cancel(it)

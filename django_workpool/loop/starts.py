@@ -50,7 +50,7 @@ class Due(NamedTuple):
 
 def start(it: "Iteration") -> None:
     """Start a batch of each lane, and find out what is due next."""
-    placement = Placement(it.fleet, it.pool)
+    placement = Placement(it.fleet, it.pool, it.ended.values())
     queues = _queues(it)
     room = BATCH
     for lane in (Lane.CALLBACK, Lane.WORK):

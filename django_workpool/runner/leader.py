@@ -165,9 +165,7 @@ class Leader:
         for memory in self._memories.values():
             memory.loaded = float("-inf")
         if is_connection_loss(error):
-            connections[self.using].close()
-            if not self.db.connection.is_usable() and self.lead.is_over:
-                self._lose("the database is away")
+            # The thread begins again with a new connection: as a standby, that takes the lead back if nobody else has.
             raise error
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since

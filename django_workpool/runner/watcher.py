@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from django.db import connections
+from django.db import OperationalError, connections
 
 from .. import eventlog
 from ..database import Hint, Watch, database
 from ..execution import workers
 from ..execution.liveness import Observer
+from ..failures import is_conflict
 from ..models import Globals, Worker
 from ..types import Run
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_workpool.watch")
 
-#: Seconds between two beats, observations and looks for assigned runs.
+#: Seconds between two observations and looks for assigned runs.
 PULSE_EVERY = 1.0
+#: Seconds between two beats: where the lock alone tells who lives (SQLite), a beat would only disturb the one writer.
+BEAT_EVERY, BEAT_EVERY_WITH_FLOCK = 0.9, 15.0
 
 
 class Watcher:
@@ -50,6 +53,7 @@ class Watcher:
         self.observer = Observer()
         self.ready = threading.Event()
         self._pulsed = float("-inf")
+        self._beaten = float("-inf")
         self._newest = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -91,8 +95,7 @@ class Watcher:
     def _pulse(self, watch: Watch) -> None:
         self._pulsed = time.monotonic()
         watch.hold(self.worker_id)
-        if not workers.beat(self.using, self.worker_id):
-            self._begin_again(watch)
+        self._beat(watch)
         beats = dict(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat"))
         dead = self.observer.observe(beats, watch.held())
         if dead != self.leader.dead:
@@ -105,6 +108,19 @@ class Watcher:
             self.leader.hear(Hint("lead"))
             database(self.using).notify([Hint("lead")])
         eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+
+    def _beat(self, watch: Watch) -> None:
+        now = time.monotonic()
+        if now - self._beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
+            return
+        try:
+            if not workers.beat(self.using, self.worker_id):
+                self._begin_again(watch)
+            self._beaten = now
+        except OperationalError as error:
+            # Somebody writes for long: that says nothing about this process, and the next pulse tries again.
+            if not is_conflict(error):
+                raise
 
     def _begin_again(self, watch: Watch) -> None:
         """The fleet took this worker for dead and has recovered what it ran: nothing of that can be written any more."""

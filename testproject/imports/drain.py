@@ -41,7 +41,7 @@ class Drain:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         self.stop()
-        if exc_type is None:
+        if exc_type is not MainProcessFailed:
             self.log.unlink(missing_ok=True)
 
     def stop(self) -> None:

@@ -53,7 +53,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the demo."""
-        signal.signal(signal.SIGTERM, _exit)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _exit)
         call_command("migrate", interactive=False, verbosity=0)
         started = time.monotonic()
         made = self._post(os.path.abspath(options["folder"] or settings.BASE_DIR.parent))
