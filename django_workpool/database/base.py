@@ -116,7 +116,10 @@ class Database(ABC):
 
     def execute_many(self, template: str, rows: Sequence[Sequence[Any]]) -> None:
         """Execute a statement once for each of ``rows``."""
-        if rows:
+        if len(rows) == 1:
+            # The driver's way for many costs a pipeline.
+            self.execute(template, rows[0])
+        elif rows:
             with self.connection.cursor() as cursor:
                 cursor.executemany(_fill(template, self.vendor), rows)
 

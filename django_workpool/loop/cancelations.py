@@ -41,13 +41,14 @@ def cancel(it: "Iteration") -> None:
     if not rows:
         return
     wishes = [Wish(row[0], row[1], it.db.read_uuid(row[2]) if row[2] is not None else None) for row in rows]
-    it.again |= len(wishes) == PAGE
     single = [wish for wish in wishes if wish.work_id is not None]
     done = _cancel_single(it, single)
-    for wish in wishes:
-        if wish.work_id is None and len(single) < PAGE:
-            done += _cancel_page(it, wish)
-            break
+    it.again |= len(wishes) == PAGE and bool(done)
+    of_all = [wish for wish in wishes if wish.work_id is None]
+    if of_all:
+        worked_off = _cancel_page(it, of_all[0], PAGE - len(single))
+        done += worked_off
+        it.again |= bool(worked_off) and len(of_all) > 1
     PendingCancelation.objects.using(it.db.using).filter(id__in=[wish.id for wish in done]).delete()
     if len(done) == len(wishes):
         it.advances.append((cursor, (wishes[-1].segment, wishes[-1].id)))
@@ -77,8 +78,8 @@ def end_or_mark(it: "Iteration", works: Sequence[LockedWork]) -> None:
         Work.objects.using(it.db.using).filter(id__in=[work.id for work in runs]).update(canceled=True)
 
 
-def _cancel_page(it: "Iteration", wish: Wish) -> list[Wish]:
-    """Cancel one page of the works that a cancel_all covers; return the wish if nothing is left of it.
+def _cancel_page(it: "Iteration", wish: Wish, room: int) -> list[Wish]:
+    """Cancel at most ``room`` of the works that a cancel_all covers; return the wish if nothing is left of it.
 
     The page moves through the pending starts from the beginning; what the end finds passed over (locked) starts it again.
     """
@@ -87,7 +88,7 @@ def _cancel_page(it: "Iteration", wish: Wish) -> list[Wish]:
     up_to = covers[0]["created_up_to"]
     rows = it.db.fetch(
         "SELECT s.segment, s.id, s.work_id FROM {PendingStart} s WHERE s.pool = %s AND s.lane = %s AND (s.segment, s.id) > (%s, %s) "
-        f"ORDER BY s.segment, s.id LIMIT {PAGE}",
+        f"ORDER BY s.segment, s.id LIMIT {room}",
         [it.pool, Lane.WORK, *position],
     )
     covered = set(
@@ -97,15 +98,15 @@ def _cancel_page(it: "Iteration", wish: Wish) -> list[Wish]:
     )
     runs = [one.work_id for one in it.memory.running.values() if one.lane == Lane.WORK and it.is_running(one.work_id)]
     marked = Work.objects.using(it.db.using).filter(id__in=runs, canceled=False, created__lte=up_to).order_by(F("id"))
-    wanted = covered | set(marked.values_list("id", flat=True)[:PAGE])
+    wanted = covered | set(marked.values_list("id", flat=True)[: room - len(covered)])
     works = lock_works(it.db.using, wanted, skip_locked=True)
     end_or_mark(it, list(works.values()))
     passed = passed or len(works) < len(wanted)
-    if len(rows) == PAGE:
+    if len(rows) == room:
         it.again = True
         it.pages[wish.id] = ((rows[-1][0], rows[-1][1]), passed)
         return []
-    if passed or len(wanted) >= PAGE:
+    if passed or len(wanted) == room:
         it.again = it.again or not passed
         it.pages[wish.id] = (BEGINNING, False)
         return []

@@ -103,6 +103,8 @@ class PoolMemory:
     loaded: float = float("-inf")
     read_buffer: float = float("-inf")
     read_behind: float = float("-inf")
+    #: Something due was found by a poll: as long as the loop has not looked behind its cursors, it may lie there.
+    suspects_behind: bool = False
     #: When the state's row was written, and whether something has changed since.
     saved: float = float("-inf")
     dirty: bool = False
@@ -125,7 +127,13 @@ class PoolMemory:
             return
         self.read_buffer = time.monotonic()
         if depth is Depth.BEHIND:
-            self.read_behind = self.read_buffer
+            self.read_behind, self.suspects_behind = self.read_buffer, False
+
+    def next_look(self, depth: Depth) -> float:
+        """Return the monotonic time of the next look at what an iteration of this depth has not read, before the loop may sleep."""
+        buffer = self.read_buffer + BUFFER_EVERY if depth is Depth.EXACT else float("inf")
+        behind = self.read_behind + BEHIND_EVERY if self.suspects_behind else float("inf")
+        return min(buffer, behind)
 
     def rewind(self) -> None:
         """Let the next iteration look behind the cursors."""

@@ -78,7 +78,8 @@ def _queues(it: "Iteration") -> set[tuple[int, int]]:
         [it.pool, since, it.now],
     )
     due = {(int(lane), int(priority)) for lane, priority in found}
-    it.memory.active = due if it.depth is Depth.BEHIND else it.memory.active | due
+    # An empty pool keeps them: what comes next is most likely of the same kind.
+    it.memory.active = due or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | due
     return it.memory.active
 
 
@@ -248,10 +249,13 @@ def _put_back(it: "Iteration", rows: list[Due], segments: int) -> None:
 
 
 def _look_ahead(it: "Iteration") -> None:
-    """Find the next segment at which anything is due."""
+    """Find the next segment at which anything can be started that is not due yet."""
     due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
     ((work, callback),) = it.db.fetch(
         f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",
         [it.pool, it.now] * 2,
     )
+    if it.saturated:
+        # Callback work has room of its own.
+        work = None
     it.next_segment = min((segment for segment in (work, callback) if segment is not None), default=None)

@@ -226,19 +226,22 @@ class Leader:
     def _poll(self) -> None:
         """Find pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
         self._polled = time.monotonic()
+        now_ms = self.db.clock_ms()
         rows = self.db.fetch(
-            "SELECT i.pool FROM {InternalState} i WHERE "
-            "EXISTS (SELECT 1 FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 0 AND s.segment <= %s) OR "
-            "EXISTS (SELECT 1 FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 1 AND s.segment <= %s) OR "
-            "EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool) OR "
-            "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool)",
-            [self.db.segment()] * 2,
+            "SELECT i.pool, EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool) OR "
+            "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool), "
+            "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 0), "
+            "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 1) FROM {InternalState} i"
         )
-        found = [pool for (pool,) in rows]
-        if any(pool not in self._memories for pool in found):
+        # What is due later counts, too: where there are no kicks, nothing else tells of it.
+        due = {pool: 0 if waits else min([one for one in segments if one is not None], default=None) for pool, waits, *segments in rows}
+        found = {pool: segment for pool, segment in due.items() if segment is not None}
+        if not found.keys() <= self._memories.keys():
             self._adopt_pools()
-        for pool in found:
-            self._next[pool] = 0.0
+        for pool, segment in found.items():
+            wait = max(0.0, segment_ms(segment) - now_ms)
+            self._next[pool] = min(self._next[pool], self._polled + wait / 1000)
+            self._memories[pool].suspects_behind |= not wait
         for pool, memory in self._memories.items():
             lost = any(self.fleet.is_lost(one.worker_id) for one in memory.running.values())
             if lost or memory.status is None or (memory.dirty and time.monotonic() - memory.saved >= state.SAVE_EVERY):
@@ -263,10 +266,9 @@ class Leader:
         again = status.settle(self.db, memory, status.wanted(it)) or it.again
         if again:
             self._next[pool] = 0.0
-        elif it.next_segment is None or it.saturated:
-            self._next[pool] = float("inf")
         else:
-            self._next[pool] = time.monotonic() + max(0.0, segment_ms(it.next_segment) - self.db.clock_ms()) / 1000
+            due = float("inf") if it.next_segment is None else segment_ms(it.next_segment) - self.db.clock_ms()
+            self._next[pool] = min(memory.next_look(it.depth), time.monotonic() + max(0.0, due) / 1000)
 
     def _act(self, it: Iteration) -> None:
         """Hand the started works to their workers, after the commit. What is lost here is read again from the running rows."""

@@ -128,8 +128,9 @@ class Process:
                 return 1
             if self.options.drain and time.monotonic() >= look:
                 look = time.monotonic() + drain.EVERY
-                if self.idle and drain.is_drained(self.using, self.options.pools):
-                    return 0
+                with self._guarded("looking whether all is drained"):
+                    if self.idle and drain.is_drained(self.using, self.options.pools):
+                        return 0
         return 0
 
     @property

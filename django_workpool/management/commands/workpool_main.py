@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -79,6 +80,11 @@ class Command(BaseCommand):
         if not _wait_for_tables(process.using, stop):
             return
         code = process.run()
+        if not process.idle:
+            # A function that never ends must not keep the process from ending: Python would wait for some threads.
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(code)
         if code:
             raise CommandError("a thread of the pool has died; see the log", returncode=code)
 

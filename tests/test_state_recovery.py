@@ -1,0 +1,287 @@
+"""Attempts that never end by themselves, and attempts that end badly: recovery, returns, retries, and how they are counted."""
+
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from django_workpool import RetryBehavior, Workpool, call
+from django_workpool.exceptions import StaleGeneration
+from django_workpool.loop import recovery
+from django_workpool.models import Archive, Attempt, InternalState, RunningWork, Work
+from django_workpool.settle import MAX_RETURNS
+from django_workpool.types import Outcome
+
+from .states import functions
+from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Broken, Loop, complete
+from .states.functions import RETRY
+from .states.rows import (
+    FINISHED,
+    S1,
+    S2,
+    S3,
+    S5,
+    S10,
+    S12,
+    finished,
+    given,
+    left_over,
+    numbers,
+    observe,
+    pass_time,
+    run_of,
+    running,
+    snapshot,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def start_again(loop: Loop, work_id: uuid.UUID) -> bool:
+    """Let the work's time come; return whether it runs again."""
+    loop.settle()
+    pass_time(100_000)
+    loop.settle()
+    return RunningWork.objects.filter(work_id=work_id).exists()
+
+
+# Attempts ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_a_work_that_fails_always_is_attempted_as_often_as_it_may_be(loop: Loop, most: int) -> None:
+    retry = RetryBehavior(max_attempts=most)
+    work_id = Workpool().using(retry=retry).enqueue(functions.act)
+    attempts = 0
+    while start_again(loop, work_id):
+        complete(run_of(work_id), FAILED)
+        attempts += 1
+        assert Workpool().status(work_id).previous_attempts == (attempts if attempts < most else 0)
+    assert attempts == most
+    assert numbers(work_id) == list(range(1, most + 1))
+    assert (observe(work_id), Archive.objects.get(id=work_id).attempts) == (finished("failed"), most)
+
+
+def test_each_failed_attempt_is_kept_and_the_last_ones_text_is_the_result(loop: Loop) -> None:
+    work_id = given(replace(S2, attempts=1), worker_id=loop.worker.id, func="act_retried", retry=RETRY)
+    complete(run_of(work_id), FAILED)
+    start_again(loop, work_id)
+    complete(run_of(work_id), FINAL)
+    first, second, third = Attempt.objects.filter(work_id=work_id).order_by("number")
+    assert (second.text, second.traceback, second.class_path, second.worker) == (
+        "it failed",
+        "Traceback: it failed",
+        "builtins.ValueError",
+        "here",
+    )
+    assert first.ended <= second.ended <= third.ended
+    assert third.started is not None and third.started <= third.ended
+    assert Archive.objects.get(id=work_id).error == third.text == "for good"
+
+
+def test_a_success_after_failures_keeps_them_and_a_first_success_keeps_none(loop: Loop) -> None:
+    works = [given(replace(S2, attempts=n), worker_id=loop.worker.id, func="act_retried", retry=RETRY) for n in (0, 2)]
+    for work_id in works:
+        complete(run_of(work_id), SUCCESS)
+    assert [numbers(work_id) for work_id in works] == [[], [1, 2]]
+    assert [Archive.objects.get(id=work_id).attempts for work_id in works] == [1, 3]
+
+
+# Returns ----------------------------------------------------------------------------------------------------------------
+
+
+def return_it(loop: Loop, work_id: uuid.UUID) -> None:
+    complete(run_of(work_id), RETURNED)
+
+
+def lose_it(loop: Loop, work_id: uuid.UUID) -> None:
+    loop.kill()
+    loop.iterate(limit=0)
+    loop.worker = loop.add_worker()
+
+
+@pytest.mark.parametrize("act", [return_it, lose_it])
+def test_a_work_is_returned_uncounted_five_times_and_then_it_counts(loop: Loop, act: object) -> None:
+    """A mutation is not retried when it fails: it ends."""
+    work_id = Workpool().enqueue(functions.mutate)
+    for times in range(1, MAX_RETURNS + 1):
+        assert start_again(loop, work_id)
+        act(loop, work_id)  # type: ignore[operator]
+        assert list(Work.objects.values_list("attempts", "returns")) == [(0, times)]
+        assert numbers(work_id) == []
+    assert start_again(loop, work_id)
+    act(loop, work_id)  # type: ignore[operator]
+    loop.iterate()
+    assert observe(work_id) == finished("failed")
+    assert numbers(work_id) == [1]
+
+
+def test_a_return_that_counts_is_retried_if_failures_are(loop: Loop) -> None:
+    work_id = Workpool().enqueue(functions.act_retried)
+    for _ in range(MAX_RETURNS + RETRY.max_attempts):
+        assert start_again(loop, work_id)
+        complete(run_of(work_id), RETURNED)
+    loop.iterate()
+    assert observe(work_id) == finished("failed")
+    assert numbers(work_id) == [1, 2, 3]
+
+
+# Recovery ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_work_that_kills_its_workers_does_not_go_round_for_ever(loop: Loop) -> None:
+    work_id = Workpool().enqueue(functions.act_retried)
+    deaths = 0
+    while start_again(loop, work_id):
+        lose_it(loop, work_id)
+        deaths += 1
+    assert deaths == RETRY.max_attempts
+    assert numbers(work_id) == [1, 2, 3]
+    assert "worker lost" in Archive.objects.get(id=work_id).error
+
+
+def test_only_the_works_of_the_dead_worker_are_recovered(loop: Loop) -> None:
+    other = loop.add_worker()
+    lost, kept = given(S2, worker_id=loop.worker.id), given(S2, worker_id=other.id)
+    loop.kill()
+    loop.iterate()
+    assert (observe(lost), observe(kept)) == (finished("failed"), S2)
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, FAILED, RETURNED], ids=lambda outcome: outcome.kind)
+@pytest.mark.parametrize("func", ["act_retried", "mutate", "act"])
+def test_a_worker_that_was_wrongly_thought_dead_cannot_write(loop: Loop, func: str, outcome: Outcome) -> None:
+    work_id = given(S2, worker_id=loop.worker.id, func=func, retry=RETRY if func == "act_retried" else None)
+    run = run_of(work_id)
+    lose_it(loop, work_id)
+    start_again(loop, work_id)
+    before = snapshot()
+    assert complete(run, outcome) is None
+    assert snapshot() == before
+
+
+def test_a_slot_is_free_in_the_iteration_that_recovers_its_work(loop: Loop) -> None:
+    loop.configure(1)
+    lost, waiting = given(S2, worker_id=loop.worker.id), given(S1)
+    loop.kill()
+    loop.add_worker()
+    loop.iterate()
+    assert (observe(lost), observe(waiting)) == (finished("failed"), S2)
+
+
+def test_many_works_are_recovered_in_batches(loop: Loop) -> None:
+    loop.configure(0)
+    works = [given(S2, worker_id=loop.worker.id, func="mutate") for _ in range(recovery.BATCH + 6)]
+    loop.kill()
+    assert loop.iterate().again
+    assert len(running()) == 6
+    assert not loop.iterate().again
+    assert [observe(work_id) for work_id in works] == [S1] * len(works)
+
+
+def test_what_is_recovered_is_told(loop: Loop) -> None:
+    retried = given(S2, worker_id=loop.worker.id, func="act_retried", retry=RETRY)
+    returned = given(S2, worker_id=loop.worker.id, func="ask")
+    ended = given(S2, worker_id=loop.worker.id)
+    loop.kill()
+    it = loop.iterate()
+    told = {fields["work_id"]: (event, fields["status"], fields["attempts"]) for event, _, fields in it.events}
+    assert told == {
+        retried: ("recovered", "retrying", 1),
+        returned: ("recovered", "returned", 0),
+        ended: ("recovered", "failed", 1),
+    }
+    assert (it.report.completed, it.report.retries, it.report.failed) == (2, 1, 1)
+
+
+# The leader -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deposed_leader_writes_nothing(loop: Loop) -> None:
+    """Whatever it would do: start, retire, cancel, recover."""
+    given(S1)
+    given(S3, worker_id=loop.worker.id)
+    given(S5, worker_id=loop.worker.id)
+    given(replace(S12, pending_cancelation=1), worker_id=loop.worker.id)
+    old = loop.take_over()
+    before, state = snapshot(), list(InternalState.objects.values())
+    for _ in range(2):
+        with pytest.raises(StaleGeneration):
+            old.iterate()
+    assert (snapshot(), list(InternalState.objects.values())) == (before, state)
+
+
+def test_the_generation_alone_or_the_owner_alone_is_not_enough(loop: Loop) -> None:
+    given(S1)
+    before = snapshot()
+    right = loop.owner
+    loop.owner = uuid.uuid4()
+    with pytest.raises(StaleGeneration):
+        loop.iterate()
+    loop.owner = right
+    loop.memory.generation += 1
+    with pytest.raises(StaleGeneration):
+        loop.iterate()
+    loop.memory.generation -= 2
+    with pytest.raises(StaleGeneration):
+        loop.iterate()
+    assert snapshot() == before
+
+
+def test_an_iteration_that_fails_has_changed_nothing_and_is_repeated(loop: Loop) -> None:
+    loop.configure(2)
+    given(S3, worker_id=loop.worker.id)
+    works = Workpool().enqueue_many(functions.act, [call(i) for i in range(3)])
+    loop.iterate()
+    complete(run_of(works[0]), SUCCESS)
+    before = snapshot()
+    for _ in range(2):
+        with pytest.raises(Broken):
+            loop.iterate(fail=True)
+        assert snapshot() == before
+    it = loop.iterate()
+    assert running() == set(works[1:])
+    assert it.report.succeeded == 1
+
+
+def test_a_new_leader_finds_everything_in_the_rows(loop: Loop) -> None:
+    """One work in each state; the old memory is gone."""
+    retried = {"worker_id": loop.worker.id, "func": "act_retried", "retry": RETRY}
+    works = [given(state, **retried) for state in (S1, S2, S3, S5, S10, S12)]  # type: ignore[arg-type]
+    loop.take_over()
+    loop.iterate()
+    assert [observe(work_id) for work_id in works] == [S2, S2, FINISHED, S10, replace(S2, attempts=1), S12]
+
+
+def test_counters_survive_the_leader_and_are_reported_once_a_minute(loop: Loop) -> None:
+    works = [given(S2, worker_id=loop.worker.id, func="act_retried", retry=RETRY) for _ in range(3)]
+    canceled = given(replace(S1, pending_cancelation=1), due_in=1000)
+    for work_id, outcome in zip(works, (SUCCESS, FAILED, FINAL), strict=True):
+        complete(run_of(work_id), outcome)
+    loop.memory.saved = float("-inf")
+    loop.iterate()
+    loop.take_over()
+    it = loop.iterate()
+    assert observe(canceled) == finished("canceled")
+    assert loop.memory.report_ms is not None
+    assert [event for event, *_ in it.events if event == "report"] == []
+    loop.memory.report_ms -= timedelta(minutes=1) / timedelta(milliseconds=1)
+    it = loop.iterate()
+    ((_, level, report),) = [one for one in it.events if one[0] == "report"]
+    assert level == "REPORT"
+    counts = {"completed": 3, "succeeded": 1, "failed": 1, "retries": 1, "canceled": 1}
+    assert report == {**counts, "running": 0, "backlog": 1, "failureRate": 0.6667, "permanentFailureRate": 0.5}
+    it = loop.iterate()
+    assert [event for event, *_ in it.events if event == "report"] == []
+    assert loop.memory.report.completed == 0
+    pass_time(1000)
+    loop.iterate()
+    complete(run_of(works[1]), SUCCESS)
+    loop.iterate()
+    assert left_over() == {}

@@ -1,0 +1,67 @@
+"""The app, and what a test asks of the processes that it starts."""
+
+import json
+import os
+import threading
+from datetime import timedelta
+
+from django.apps import AppConfig
+
+#: Set to anything: deaths are seen after a moment of silence instead of five seconds, so that a test can kill several times.
+QUICK_VARIABLE = "WORKPOOL_TEST_QUICK"
+#: Set to anything: no kick is ever sent by this process.
+NO_KICK_VARIABLE = "WORKPOOL_TEST_NO_KICK"
+#: Set to anything: callback work is retried after moments.
+QUICK_CALLBACKS_VARIABLE = "WORKPOOL_TEST_QUICK_CALLBACKS"
+
+
+class WorksConfig(AppConfig):
+    """What INSTALLED_APPS loads for ``tests.works``."""
+
+    name = "tests.works"
+    label = "works"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Change the constants that the environment names."""
+        if os.environ.get(QUICK_VARIABLE):
+            _be_quick()
+        if os.environ.get(NO_KICK_VARIABLE):
+            _never_kick()
+        if os.environ.get(QUICK_CALLBACKS_VARIABLE):
+            _retry_callbacks_soon()
+
+
+def _be_quick() -> None:
+    from django_workpool.execution import liveness
+    from django_workpool.runner import lead, leader, watcher
+
+    liveness.WINDOW = lead.UNCHANGED = 0.6
+    watcher.PULSE_EVERY = leader.STANDBY_EVERY = 0.2
+
+
+def _never_kick() -> None:
+    from django_workpool import kick
+
+    kick.kick = lambda *args, **kwargs: None  # type: ignore[assignment]
+
+
+def _retry_callbacks_soon() -> None:
+    from django_workpool import RetryBehavior, settle
+
+    settle.CALLBACK_RETRY = json.dumps(RetryBehavior(initial_backoff=timedelta(milliseconds=10)).to_json())
+
+
+def fail_thread_starts(times: int) -> list[str]:
+    """Let the next ``times`` starts of an executor's thread fail, as they do when the process has too many; return their names."""
+    start = threading.Thread.start
+    failed: list[str] = []
+
+    def failing(thread: threading.Thread) -> None:
+        if thread.name.startswith("workpool-") and thread.name[9:].isdigit() and len(failed) < times:
+            failed.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = failing  # type: ignore[method-assign]
+    return failed
