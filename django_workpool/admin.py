@@ -137,5 +137,5 @@ class WorkerAdmin(ReadOnly):
 class LeadAdmin(ReadOnly):
     """Which process leads."""
 
-    list_display = ("owner", "term", "expires")
+    list_display = ("owner", "term", "expires_ms")
     ordering = ("id",)

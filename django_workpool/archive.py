@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from . import conf
 from .database import Database, database
-from .models import Archive, Attempt
+from .models import Archive
 from .types import CallbackState, FnType, ResultKind
 
 #: Rows that one transaction prunes: a few milliseconds, so that nobody waits for it.
@@ -58,7 +58,12 @@ def keep(db: Database, finished: Sequence[Finished], now_ms: float) -> None:
     # A first attempt that succeeds has left no rows.
     gone = [one.work_id for one in finished if not _is_kept(one) and (one.attempts > 1 or one.kind != ResultKind.SUCCESS)]
     if gone:
-        Attempt.objects.using(db.using).filter(work_id__in=gone).delete()
+        _delete_attempts(db, gone)
+
+
+def _delete_attempts(db: Database, work_ids: Sequence[uuid.UUID]) -> None:
+    among, param = db.among("work_id", work_ids)
+    db.execute(f"DELETE FROM {{Attempt}} WHERE {among}", [param])
 
 
 def _is_kept(one: Finished) -> bool:
@@ -90,6 +95,7 @@ def prune(using: str, pool: str) -> int:
         old = Archive.objects.using(using).filter(~exhausted, pool=pool, finished__lt=before).order_by("finished")
         ids: list[Any] = list(old.values_list("id", flat=True)[:PRUNE_CHUNK])
         if ids:
-            Attempt.objects.using(using).filter(work_id__in=ids).delete()
-            Archive.objects.using(using).filter(id__in=ids).delete()
+            _delete_attempts(db, ids)
+            among, param = db.among("id", ids)
+            db.execute(f"DELETE FROM {{Archive}} WHERE {among}", [param])
     return len(ids)

@@ -94,8 +94,9 @@ def cancel(pool: str, work_id: object) -> bool:
     with transaction.atomic(using=using, savepoint=False):
         inserted = db.execute(
             f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "
-            "WHERE w.id = %s AND w.pool = %s AND NOT w.canceled AND w.callback_of IS NULL AND NOT EXISTS "
-            "(SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id OR (c.pool = w.pool AND c.created_up_to >= w.created))",
+            "WHERE w.id = %s AND w.pool = %s AND NOT w.canceled AND w.callback_of IS NULL "
+            "AND NOT EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) AND NOT EXISTS "
+            "(SELECT 1 FROM {PendingCancelation} c WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)",
             [db.uuid_param(parsed), pool],
         )
         if inserted:

@@ -6,8 +6,10 @@ completions of one work, or a completion and a recovery, come one after the othe
 """
 
 import contextvars
+import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +17,14 @@ from django.db import transaction
 
 from . import archive, functions, serialization
 from .database import Database, database
+from .database_errors import is_conflict
 from .exceptions import StaleRun, WorkpoolError
 from .failures import describe
-from .kick import Source, kick_after_commit
+from .kick import Source, kick, kick_after_commit
 from .settle import LockedWork, Settlement, Verdict, callback_context, judge, lock_works, make_callback_work, settle
 from .types import CallbackState, Failure, Follow, OnCompleteArgs, Outcome, ResultKind, Run, RunResult
+
+logger = logging.getLogger("django_workpool.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,42 +73,66 @@ def complete_one(using: str, attempted: Attempted) -> Completed | None:
     An on_complete that makes the transaction impossible (a dangling deferred reference, a closed connection) is left out of
     a second try, and becomes callback work.
     """
-    callback = _Callback()
+    callback = Callback()
     try:
-        with database(using).write():
-            return complete_inside(using, attempted, callback)
-    except StaleRun:
-        return None
+        return _complete_alone(using, attempted, callback)
     except Exception as error:
-        if not callback.entered:
+        if not callback.entered or is_conflict(error):
             raise
-        callback = _Callback(failure=describe(error))
+        failure = describe(error)
+    return _complete_alone(using, attempted, Callback(failure))
+
+
+def _complete_alone(using: str, attempted: Attempted, callback: "Callback") -> Completed | None:
     try:
-        with database(using).write():
-            return complete_inside(using, attempted, callback)
+        with committing(database(using), attempted.run.pool) as commit:
+            commit.completed = complete_inside(using, attempted, callback)
     except StaleRun:
         return None
+    return commit.completed
 
 
-class _Callback:
-    """Whether on_complete is to be called here, and whether that has begun."""
+class Callback:
+    """How ``complete_inside`` treats on_complete: called, or made callback work because of a failure that came before.
+
+    ``entered`` says whether it has been called.
+    """
 
     def __init__(self, failure: Failure | None = None) -> None:
         self.failure = failure
         self.entered = False
 
 
-def deferred_callback(failure: Failure) -> _Callback:
-    """Return what ``complete_inside`` is given when on_complete is to become callback work because of ``failure``."""
-    return _Callback(failure)
+class Commit:
+    """What was written by a transaction, and whether it has been committed."""
+
+    completed: Completed
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def mark(self) -> None:
+        """Note the commit."""
+        self.happened = True
 
 
-def new_callback() -> _Callback:
-    """Return what ``complete_inside`` is given when on_complete is to be called."""
-    return _Callback()
+@contextmanager
+def committing(db: Database, pool: str) -> Iterator[Commit]:
+    """A transaction in which user code runs: what its own on_commit hooks raise comes after the commit, and undoes nothing."""
+    commit = Commit()
+    try:
+        with db.write():
+            transaction.on_commit(commit.mark, using=db.using, robust=True)
+            yield commit
+    except BaseException:
+        if not commit.happened:
+            raise
+        logger.exception("a hook of transaction.on_commit raised after the commit that ended a work of pool %s", pool)
+        # The hooks that were registered after it have not been called, our own among them.
+        kick(db.using, pool, Source.RETRY)
 
 
-def complete_inside(using: str, attempted: Attempted, callback: _Callback) -> Completed:
+def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Completed:
     """Complete one attempt in the caller's transaction.
 
     Raises:
@@ -168,11 +197,14 @@ def _insert_completions(db: Database, ended: Sequence[tuple[LockedWork, Verdict]
 def _call_back(db: Database, work: LockedWork, verdict: Verdict, context: str) -> Failure | None:
     """Call on_complete in a savepoint; return what it raised, or None when its effects stand."""
     connection: Any = db.connection
-    depth = len(connection.savepoint_ids)
+    depth, broken = len(connection.savepoint_ids), False
     try:
         with transaction.atomic(using=db.using):
             registered = functions.resolve(work.on_complete, functions.CALLBACK_KINDS)
             contextvars.Context().run(registered.func, callback_args(work.id, context, verdict))
+            if len(connection.savepoint_ids) <= depth:
+                broken = True
+                raise CallbackError("on_complete left an atomic block that was not its own")
             if len(connection.savepoint_ids) != depth + 1:
                 # An atomic block that was entered and never left: its savepoint goes with ours.
                 del connection.savepoint_ids[depth + 1 :], connection.atomic_blocks[depth + 2 :]
@@ -181,6 +213,8 @@ def _call_back(db: Database, work: LockedWork, verdict: Verdict, context: str) -
                 raise CallbackError("on_complete swallowed an error of the database, or marked its transaction for rollback")
             db.check_constraints()
     except BaseException as error:
+        if broken:
+            raise
         return describe(error)
     return None
 

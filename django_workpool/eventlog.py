@@ -1,5 +1,8 @@
 """Events of a pool at the level that its row names: the one way by which the rooms tell what happened."""
 
+import logging
+import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +14,25 @@ _levels: dict[str, str] = {}
 def set_levels(levels: Mapping[str, str]) -> None:
     """Take over the levels that the pools' rows name; an empty one leaves it to WORKPOOL_LOG_LEVEL."""
     _levels.update(levels)
+
+
+def level_of(pool: str) -> str:
+    """Return the level that a pool's row names; empty if it names none, or is not known yet."""
+    return _levels.get(pool, "")
+
+
+def log_to_stderr() -> None:
+    """Show the pool's log where the project configures none for it."""
+    pool_logger = logging.getLogger("django_workpool")
+    if not pool_logger.hasHandlers():
+        formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        formatter.converter = time.localtime
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(formatter)
+        pool_logger.addHandler(handler)
+    if pool_logger.level == logging.NOTSET:
+        # What is shown is decided by each pool's own level.
+        pool_logger.setLevel(logging.DEBUG)
 
 
 def log(event: str, level: str, pool: str, **fields: Any) -> None:

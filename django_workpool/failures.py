@@ -6,12 +6,10 @@ here is assumed to fail and has a fallback, and reads the interpreter's own slot
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
-
-from django.db.utils import Error
 
 from .exceptions import NonRetryableError
 from .serialization import clean
@@ -31,13 +29,11 @@ FRAMES = 100
 NOTES = 20
 #: Exceptions of one chain whose frames are let go: all, but for a chain that has no end.
 RELEASED = 1_000
-#: Errors that a database error is looked for behind: Django's, and the driver's below it.
-CAUSES = 5
 
 T = TypeVar("T")
 
 _slots = vars(BaseException)
-_get_cause: Callable[[BaseException], Any] = _slots["__cause__"].__get__
+get_cause: Callable[[BaseException], Any] = _slots["__cause__"].__get__
 _get_context: Callable[[BaseException], Any] = _slots["__context__"].__get__
 _get_suppress: Callable[[BaseException], bool] = _slots["__suppress_context__"].__get__
 _get_traceback: Callable[[BaseException], TracebackType | None] = _slots["__traceback__"].__get__
@@ -51,43 +47,6 @@ _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GE
 _BECAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
-#: PostgreSQL: serialization_failure, deadlock_detected, lock_not_available.
-_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
-#: SQLite: SQLITE_BUSY, SQLITE_LOCKED; the upper bits of a code only say more about it.
-_CONFLICT_CODES = frozenset({5, 6})
-_CONFLICT_TEXTS = ("database is locked", "database table is locked", "database schema is locked")
-
-#: PostgreSQL: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout,
-#: idle_in_transaction_session_timeout, transaction_timeout. Class 08 is *connection exception* as a whole.
-_LOSS_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
-#: Without a state the server has said nothing: then the driver's or libpq's own words are all there is.
-_LOSS_TEXTS = (
-    "connection is closed",
-    "connection is lost",
-    "connection already closed",
-    "connection not open",
-    "connection has been closed",
-    "closed the connection",
-    "no connection to the server",
-    "consuming input failed",
-    "sending query failed",
-    "could not receive data from server",
-    "could not send data to server",
-    "terminating connection",
-    "ssl syscall error",
-    "ssl error",
-    "connection failed",
-    "connection refused",
-    "connection reset",
-    "connection timed out",
-    "connection timeout",
-    "timeout expired",
-    "broken pipe",
-    "eof detected",
-    "could not connect to server",
-    "failed to resolve host",
-)
-
 
 def describe(exc: BaseException) -> Failure:
     """Return what ``exc`` says, as text that every database can store. Takes the exception over, and never raises.
@@ -100,67 +59,18 @@ def describe(exc: BaseException) -> Failure:
     """
     kind = type(exc)
     failure = Failure(
-        class_path=_guarded(_class_path, "builtins.BaseException", kind),
-        text=_guarded(_shown_text, "<no text>", exc),
-        traceback=_guarded(_traceback_of, "", exc),
+        class_path=guarded(_class_path, "builtins.BaseException", kind),
+        text=guarded(_shown_text, "<no text>", exc),
+        traceback=guarded(_traceback_of, "", exc),
         # Not isinstance(): it would believe a __class__ that pretends.
         retryable=not issubclass(kind, NonRetryableError),
     )
-    _guarded(_release, None, exc)
+    guarded(_release, None, exc)
     return failure
 
 
-def is_conflict(exc: BaseException) -> bool:
-    """Return whether the database refused ``exc``'s statement only because of others at work: again at once, it may succeed.
-
-    PostgreSQL: serialization failures, deadlocks, locks not available; SQLite: locked by another connection.
-    """
-    return _guarded(_says_conflict, False, exc)
-
-
-def _says_conflict(exc: BaseException) -> bool:
-    for error in _database_errors(exc):
-        state, code = getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None)
-        if state is not None:
-            return state in _CONFLICT_STATES
-        if isinstance(code, int):
-            return code & 0xFF in _CONFLICT_CODES
-        if type(error).__name__ == "OperationalError" and _text_of(error).startswith(_CONFLICT_TEXTS):
-            return True
-    return False
-
-
-def is_connection_loss(exc: BaseException) -> bool:
-    """Return whether ``exc`` says that the connection to the database is gone, or could not be made.
-
-    After a loss at COMMIT nobody knows whether the transaction took effect.
-    """
-    return _guarded(_says_loss, False, exc)
-
-
-def _says_loss(exc: BaseException) -> bool:
-    for error in _database_errors(exc):
-        state = getattr(error, "sqlstate", None)
-        if isinstance(state, str):
-            return state in _LOSS_STATES or state.startswith("08")
-        if type(error).__name__ in ("OperationalError", "InterfaceError") and _get_cause(error) is None:
-            text = _text_of(error).lower()
-            return any(words in text for words in _LOSS_TEXTS)
-    return False
-
-
-def _database_errors(exc: BaseException) -> Iterator[BaseException]:
-    """Yield ``exc`` and what it was raised from, as long as these are errors of Django's database layer or of a driver."""
-    error: Any = exc
-    for _ in range(CAUSES):
-        # Drivers have no class in common; each of them names its base "Error", as PEP 249 wants.
-        if error is None or not any(base is Error or base.__name__ == "Error" for base in type(error).__mro__):
-            return
-        yield error
-        error = _get_cause(error)
-
-
-def _guarded(step: Callable[..., T], fallback: T, *args: Any) -> T:
+def guarded(step: Callable[..., T], fallback: T, *args: Any) -> T:
+    """Return what ``step(*args)`` returns, or ``fallback`` whatever it raises."""
     try:
         return step(*args)
     except BaseException:
@@ -175,14 +85,15 @@ def _class_path(kind: type) -> str:
 
 def _shown_text(exc: BaseException) -> str:
     """Return the text with the class's name, where it alone would say nothing: "SystemExit: 0", "ValueError"."""
-    text, kind = _text_of(exc), type(exc)
+    text, kind = text_of(exc), type(exc)
     if text and issubclass(kind, Exception):
         return text
     name = clean(_get_qualname(kind), CLASS_PATH_LENGTH)
     return clean(f"{name}: {text}", TEXT_LENGTH) if text else name
 
 
-def _text_of(exc: BaseException) -> str:
+def text_of(exc: BaseException) -> str:
+    """Return the text of an exception; never raises."""
     try:
         # str() may return a subclass of str, with methods of its own.
         text = str.__str__(str(exc))
@@ -216,7 +127,7 @@ class _Rendering:
             seen.add(id(error))
             self.room -= 1
             blocks.append([*self.single(error), link])
-            cause, context = _get_cause(error), _get_context(error)
+            cause, context = get_cause(error), _get_context(error)
             if cause is not None:
                 error, link = cause, _BECAUSE
             elif context is not None and not _get_suppress(error):
@@ -234,10 +145,10 @@ class _Rendering:
         if tb is not None:
             lines.append("Traceback (most recent call last):\n")
             lines += _stack(tb)
-        name = _guarded(_class_path, "BaseException", type(exc)).removeprefix("builtins.")
-        text = _text_of(exc)
+        name = guarded(_class_path, "BaseException", type(exc)).removeprefix("builtins.")
+        text = text_of(exc)
         lines.append(f"{name}: {text}\n" if text else f"{name}\n")
-        lines += _guarded(_notes_of, [], exc)
+        lines += guarded(_notes_of, [], exc)
         if issubclass(type(exc), BaseExceptionGroup):
             lines += self.members(exc)
         return lines
@@ -260,7 +171,7 @@ def _stack(tb: TracebackType) -> list[str]:
     note = [f"  [{left_out} outer calls left out]\n"] if left_out else []
     calls = calls[left_out:]
     # Reads the source: from the file, or from a loader of the user's.
-    lines: list[str] | None = _guarded(_with_source, None, calls)
+    lines: list[str] | None = guarded(_with_source, None, calls)
     return note + (lines or _without_source(calls))
 
 
@@ -293,7 +204,7 @@ def _release(exc: BaseException) -> None:
                     tb.tb_frame.clear()
             tb = tb.tb_next
         members = _get_members(error) if issubclass(type(error), BaseExceptionGroup) else ()
-        for other in (_get_cause(error), _get_context(error), *members):
+        for other in (get_cause(error), _get_context(error), *members):
             if other is not None and id(other) not in seen and len(waiting) < RELEASED:
                 seen.add(id(other))
                 waiting.append(other)

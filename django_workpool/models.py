@@ -103,7 +103,8 @@ class Lead(models.Model):
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     owner = models.UUIDField(null=True)
     term = models.BigIntegerField(default=0)
-    expires = models.DateTimeField(null=True)
+    #: Milliseconds since 1970 by the database's clock: a local time would be ambiguous when summer ends.
+    expires_ms = models.BigIntegerField(null=True)
 
     def __str__(self) -> str:
         return f"term {self.term}"
@@ -115,7 +116,7 @@ class Work(models.Model):
     ``attempts`` counts the *completed* attempts; the running one, if any, is number ``attempts + 1``.
 
     Inserted by: client, settle
-    Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.starts (held_since)
+    Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.holds, loop.starts (held_since)
     Deleted by: settle
     """
 
@@ -155,8 +156,8 @@ class PendingStart(models.Model):
     """A work that waits to be started, at its segment.
 
     Inserted by: client, settle, loop.retries
-    Changed by: loop.starts (segment, of held work)
-    Deleted by: loop.starts, loop.cancelations
+    Changed by: loop.holds (segment, of held work)
+    Deleted by: loop.holds, loop.cancelations
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -216,6 +217,10 @@ class PendingCancelation(models.Model):
         indexes = [
             models.Index(fields=["pool", "segment", "id"], name="workpool_cancelation_due"),
             models.Index(fields=["work_id"], name="workpool_cancelation_work"),
+            # Almost always empty: which works a cancel_all covers is asked for each work that is to start.
+            models.Index(
+                fields=["pool", "created_up_to"], name="workpool_cancelation_all", condition=models.Q(created_up_to__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

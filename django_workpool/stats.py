@@ -26,7 +26,7 @@ def report(counts: dict[str, int], running: int, backlog: int) -> dict[str, Any]
 def count(db: Database, model: str, pool: str, condition: str = "") -> int:
     """Return how many rows a pool has in a table, at most ``COUNT_MAX``."""
     ((found,),) = db.fetch(
-        f"SELECT COUNT(*) FROM (SELECT 1 FROM {{{model}}} WHERE pool = %s {condition} LIMIT {COUNT_MAX}) AS some", [pool]
+        f"SELECT COUNT(*) FROM (SELECT 1 FROM {{{model}}} WHERE pool = %s {condition} LIMIT {COUNT_MAX}) AS counted", [pool]
     )
     return int(found)
 

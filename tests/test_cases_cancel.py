@@ -162,7 +162,7 @@ def test_cancel_all_covers_what_was_enqueued_before(live: Live) -> None:
     pool.configure(max_parallelism=2)
     try:
         busy = pool.enqueue_many(nap, [call(0.3)] * 2)
-        waiting = pool.using(on_complete=ended).enqueue_many(note, [call(f"covered {number}") for number in range(150)])
+        waiting = pool.using(on_complete=ended).enqueue_many(note, [call(f"covered {number}") for number in range(80)])
         future = pool.using(delay=timedelta(days=1)).enqueue_many(note, [call("in the future")] * 10)
         wait_until(lambda: set(PendingStart.objects.filter(work_id__in=busy)) == set())
         pool.cancel_all()
@@ -173,5 +173,5 @@ def test_cancel_all_covers_what_was_enqueued_before(live: Live) -> None:
     finally:
         pool.configure(max_parallelism=10)
     wait_for_quiet()
-    assert sum(len(texts("ended", one)) for one in waiting) == 150
+    assert sum(len(texts("ended", one)) for one in waiting) == 80
     assert not Event.objects.filter(name="note", key__startswith="covered").exists()

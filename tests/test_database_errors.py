@@ -21,7 +21,7 @@ from django.db import (
 )
 from django.db.utils import load_backend
 
-from django_workpool.failures import is_conflict, is_connection_loss
+from django_workpool.database_errors import is_conflict, is_connection_loss
 
 from .raising import Endless, TextRaises, raised
 

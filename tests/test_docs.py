@@ -5,6 +5,7 @@ import re
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import load_command_class
@@ -82,14 +83,14 @@ def test_the_floors_of_the_manual_are_those_of_the_test() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_example_of_the_manual_runs(monkeypatch: pytest.MonkeyPatch, settings: object) -> None:
+def test_the_example_of_the_manual_runs(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Registers the functions of the first Python block as a module of an installed app, and enqueues them as the second does."""
     functions, enqueue = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
     module = types.ModuleType("testproject.imports.example")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     package = sys.modules["testproject.imports"]
     monkeypatch.setattr(package, "example", module, raising=False)
-    monkeypatch.setattr(settings, "WORKPOOLS", {"default": {}, "email": {"MAX_PARALLELISM": 5}})
+    settings.WORKPOOLS = {"default": {}, "email": {"MAX_PARALLELISM": 5}}
     exec(compile(functions, module.__name__, "exec"), module.__dict__)  # noqa: S102 - our own manual
     scope = {**vars(module), "user": types.SimpleNamespace(pk=7)}
     exec(compile(enqueue, "README.md", "exec"), scope)  # noqa: S102

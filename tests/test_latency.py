@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def wait_until_idle() -> None:
 @POSTGRESQL
 @pytest.mark.parametrize("kicks", [True, False])
 def test_work_of_a_late_commit(live: Live, kicks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enqueued 2.5 s before its commit, while others ran and the pool went idle: it starts soon after the commit, with and without a kick."""
+    """Enqueued 2.5 s before its commit, while others ran and the pool went idle: it starts soon after it, kicked or not."""
     if not kicks:
         monkeypatch.setattr(kick, "kick", lambda *args, **kwargs: None)
     inserted, others_done = threading.Event(), threading.Event()
@@ -120,11 +121,11 @@ def test_delayed_work_in_an_idle_pool(live: Live) -> None:
 def test_trickle(live: Live) -> None:
     """Works that come one by one start long before the next poll, whatever the loop was about to do."""
     lags = []
-    for number in range(40):
+    for number in range(20):
         work_id = Workpool().enqueue(note, f"trickle {number}")
         lags.append(lag(work_id))
-        time.sleep(number % 8 * 0.02)
-    assert sorted(lags)[36] < SLACK, lags
+        time.sleep(number % 5 * 0.03)
+    assert sorted(lags)[17] < SLACK, lags
     assert max(lags) < POLL + SLACK, lags
 
 
@@ -144,7 +145,7 @@ def test_slot_that_becomes_free(live: Live) -> None:
     try:
         ids = Workpool().enqueue_many(nap, [call(0.02)] * 15)
         ended = sorted(results(ids), key=lambda one: one.finished)
-        gaps = sorted(after.started.timestamp() - before.finished.timestamp() for before, after in zip(ended, ended[1:]) if after.started)
+        gaps = sorted(after.started.timestamp() - before.finished.timestamp() for before, after in pairwise(ended) if after.started)
         assert gaps[0] > -0.01, "one at a time"
         assert gaps[11] < SLACK, gaps
     finally:
@@ -152,20 +153,19 @@ def test_slot_that_becomes_free(live: Live) -> None:
 
 
 def test_retries_are_spread(live: Live) -> None:
-    """300 works that failed together come back over half to one and a half of the wait, few of them in any 100 ms."""
+    """200 works that failed together come back over half to one and a half of the wait, few of them in any 100 ms."""
     wait = 10.0
-    ids = Workpool().using(retry=RetryBehavior(max_attempts=3, initial_backoff=timedelta(seconds=wait))).enqueue_many(
-        fail, [call(f"together {number}") for number in range(300)]
-    )
-    wait_until(lambda: PendingStart.objects.filter(work_id__in=ids, segment__gt=database_clock() * 10 + 5).count() == 300, poll=0.1)
+    pool = Workpool().using(retry=RetryBehavior(max_attempts=3, initial_backoff=timedelta(seconds=wait)))
+    ids = pool.enqueue_many(fail, [call(f"together {number}") for number in range(200)])
+    wait_until(lambda: PendingStart.objects.filter(work_id__in=ids, segment__gt=database_clock() * 10 + 5).count() == 200, poll=0.1)
     failed_at = dict(Event.objects.filter(name="attempt", key__startswith="together").values_list("key", "at"))
     segments = list(PendingStart.objects.filter(work_id__in=ids).values_list("segment", flat=True))
     Workpool().cancel_all()
-    assert len(failed_at) == 300
+    assert len(failed_at) == 200
     first, last = min(failed_at.values()), max(failed_at.values())
     assert first + 0.5 * wait <= min(segments) / 10 <= max(segments) / 10 <= last + 1.5 * wait + POLL + SLACK
     assert max(segments) - min(segments) > 0.8 * wait * 10
-    assert max(segments.count(one) for one in set(segments)) < 30
+    assert max(segments.count(one) for one in set(segments)) < 20
     assert {one.kind for one in results(ids)} == {"canceled"}
     wait_for_quiet()
 

@@ -3,6 +3,7 @@
 import time
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -14,6 +15,7 @@ from django.db.backends.signals import connection_created
 from django.db.utils import load_backend
 
 from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .forks import keep_from_children
 
 CHANNEL = "workpool"
 #: PostgreSQL refuses a payload of 8,000 bytes or more.
@@ -22,6 +24,7 @@ PAYLOAD_MAX = 7_900
 #: What each session of the pool itself sets. The planner's options: autovacuum's ANALYZE of a nearly empty queue table
 #: makes it prefer scans of the whole, bloated table. The time-outs: nobody may hold the pool by stopping.
 SESSION = {
+    "default_transaction_isolation": "read committed",
     "lock_timeout": "1s",
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "3s",
@@ -144,8 +147,12 @@ def private_wrapper(using: str, purpose: str) -> BaseDatabaseWrapper:
     settings = deepcopy({k: v for k, v in connections[using].settings_dict.items() if k != "OPTIONS"})
     settings["OPTIONS"] = {k: v for k, v in connections[using].settings_dict["OPTIONS"].items() if k not in ("pool", "isolation_level")}
     settings["CONN_MAX_AGE"] = None
+    settings["AUTOCOMMIT"] = True
     wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, using)
     _private[wrapper] = purpose
+    # DEBUG would keep thousands of statements of a process that runs for months.
+    wrapper.queries_log = deque(maxlen=0)
+    keep_from_children(wrapper, lambda owner: [owner.connection.fileno()])
     return wrapper
 
 

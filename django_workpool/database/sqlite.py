@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -16,6 +17,7 @@ from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
 from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .forks import keep_from_children
 
 #: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
 POLL_BUSY, POLL_IDLE = 0.005, 0.05
@@ -37,6 +39,7 @@ class SQLite(Database):
         super().__init__(using)
         self._lead_file: int | None = None
         self._turn = threading.RLock()
+        keep_from_children(self, lambda db: [] if db._lead_file is None else [db._lead_file])
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps([v.hex if isinstance(v, uuid.UUID) else v for v in values])
@@ -84,7 +87,8 @@ class SQLite(Database):
         settings["OPTIONS"] = {**settings["OPTIONS"], "transaction_mode": "IMMEDIATE", "timeout": LOCK_TIMEOUT}
         settings["CONN_MAX_AGE"] = None
         old = connections[self.using]
-        connections[self.using] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.using)
+        wrapper = connections[self.using] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.using)
+        wrapper.queries_log = deque(maxlen=0)
         old.close()
 
     @contextmanager
@@ -101,10 +105,11 @@ class SQLite(Database):
     @contextmanager
     def read_only(self) -> Iterator[None]:
         connection: Any = self.connection
+        # Connecting sets the mode: what is changed and restored is the one of an open connection.
+        connection.ensure_connection()
         mode = getattr(connection, "transaction_mode", None)
         connection.transaction_mode = "DEFERRED"
         try:
-            connection.ensure_connection()
             connection.connection.execute("PRAGMA query_only = ON")
             with transaction.atomic(using=self.using):
                 yield
@@ -163,6 +168,7 @@ class SQLiteWatch(Watch):
         self.files: dict[int, int] = {}
         self.version: int | None = None
         self.changed = time.monotonic()
+        keep_from_children(self, lambda watch: list(watch.files.values()))
 
     def hold(self, worker_id: int) -> bool:
         path = self.database._lock_path(f"worker-{worker_id}")

@@ -35,7 +35,7 @@ def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, p
     db = database(using)
     now = db.moment(db.clock_ms())
     with transaction.atomic(using=using):
-        return Worker.objects.using(using).create(
+        row = Worker(
             process=process,
             host=host_name(),
             pid=os.getpid(),
@@ -46,6 +46,8 @@ def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, p
             started=now,
             beat=now,
         )
+        # Not create(): the project's receivers of signals have no business in here.
+        return Worker.objects.using(using).bulk_create([row])[0]
 
 
 def _keep_functions(using: str) -> str:
@@ -60,6 +62,12 @@ def publish_functions(using: str, worker_id: int) -> None:
     """Tell which functions this process knows by now."""
     with transaction.atomic(using=using):
         Worker.objects.using(using).filter(id=worker_id).update(function_set=_keep_functions(using))
+
+
+def is_published(using: str, worker_id: int) -> bool:
+    """Return whether the list of functions that the worker's row names is there: another worker's end may have taken it along."""
+    named = Worker.objects.using(using).filter(id=worker_id).values("function_set")
+    return FunctionSet.objects.using(using).filter(digest__in=named).exists()
 
 
 def beat(using: str, worker_id: int) -> bool:
@@ -77,9 +85,8 @@ def unregister(using: str, worker_id: int) -> None:
     """Delete the row of a worker that is gone (its own, or one seen dead on which nothing runs), and what it leaves."""
     db = database(using)
     with transaction.atomic(using=using):
-        Worker.objects.using(using).filter(id=worker_id).delete()
-        used = Worker.objects.using(using).values("function_set")
-        FunctionSet.objects.using(using).exclude(digest__in=used).delete()
+        db.execute("DELETE FROM {Worker} WHERE id = %s", [worker_id])
+        db.execute("DELETE FROM {FunctionSet} WHERE digest NOT IN (SELECT function_set FROM {Worker})")
     db.forget_worker(worker_id)
 
 
@@ -120,13 +127,11 @@ def unknown_paths(using: str) -> list[str]:
     return list(held[:100])
 
 
-def learn(paths: Iterable[str]) -> bool:
-    """Try to import functions that others could not place; return whether one is known by now that was not before."""
-    before = len(functions.known())
+def learn(paths: Iterable[str]) -> None:
+    """Try to import functions that others could not place."""
     for path in paths:
         if path not in functions.known():
             try:
                 functions.resolve(path, functions.WORK_KINDS | functions.CALLBACK_KINDS)
             except Exception:  # noqa: S112 - whatever an import does: the work stays held, and fails with its reason
                 continue
-    return len(functions.known()) > before

@@ -10,9 +10,9 @@ from django.db import connections
 
 from ..complete import Attempted, Completed, complete_many
 from ..database import database
-from ..failures import is_conflict, is_connection_loss
+from ..database_errors import is_conflict, is_connection_loss
 from ..types import Run
-from .run import persist, tell
+from .persist import persist, tell
 
 logger = logging.getLogger("django_workpool.worker")
 

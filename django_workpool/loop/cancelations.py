@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import F
 
-from ..models import PendingCancelation, PendingStart, Work
+from ..models import PendingCancelation, Work
 from ..settle import LockedWork, lock_works
 from ..types import Lane
 from . import retries
@@ -49,7 +49,9 @@ def cancel(it: "Iteration") -> None:
         worked_off = _cancel_page(it, of_all[0], PAGE - len(single))
         done += worked_off
         it.again |= bool(worked_off) and len(of_all) > 1
-    PendingCancelation.objects.using(it.db.using).filter(id__in=[wish.id for wish in done]).delete()
+    if done:
+        among, param = it.db.among("id", [wish.id for wish in done])
+        it.db.execute(f"DELETE FROM {{PendingCancelation}} WHERE {among}", [param])
     if len(done) == len(wishes):
         it.advances.append((cursor, (wishes[-1].segment, wishes[-1].id)))
 
@@ -72,7 +74,8 @@ def end_or_mark(it: "Iteration", works: Sequence[LockedWork]) -> None:
         return
     runs = [work for work in works if it.is_running(work.id)]
     waits = [work for work in works if not it.is_running(work.id)]
-    PendingStart.objects.using(it.db.using).filter(work_id__in=[work.id for work in works]).delete()
+    among, param = it.db.among("work_id", [work.id for work in works])
+    it.db.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
     retries.end_canceled(it, waits)
     if runs:
         Work.objects.using(it.db.using).filter(id__in=[work.id for work in runs]).update(canceled=True)

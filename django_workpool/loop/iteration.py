@@ -5,7 +5,6 @@ read again from the rows.
 """
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +43,11 @@ class Iteration:
     again: bool = False
     #: Nothing more can be placed now.
     saturated: bool = False
+    #: Whether other pools wait for the room that this one frees, and whether this one waits for room.
+    yields: bool = False
+    starved: bool = False
+    #: Pending starts looked at so far.
+    looked: int = 0
     #: The first segment after now at which something is due.
     next_segment: int | None = None
     #: Set when the report has been emitted, or the state written.
@@ -80,9 +84,7 @@ class Iteration:
         self.events.append((event, level, fields))
 
 
-def run_iteration(
-    using: str, memory: PoolMemory, fleet: Fleet, owner: uuid.UUID, before_commit: Callable[[Iteration], None] | None = None
-) -> Iteration:
+def run_iteration(using: str, memory: PoolMemory, fleet: Fleet, owner: uuid.UUID, *, yields: bool = False) -> Iteration:
     """Work off a pool's queues once.
 
     Args:
@@ -90,13 +92,13 @@ def run_iteration(
         memory: The pool's memory; changed after the commit.
         fleet: The workers; their load is changed after the commit.
         owner: Who leads, so we think: the fence checks it.
-        before_commit: Called at the end of the transaction, for a renewal of the lease.
+        yields: Whether other pools have waited longer for the room that this one's completions free.
 
     Raises:
         StaleGeneration: somebody else leads. Nothing has been written.
         OperationalError: the fence's row is locked, or the database is away. Nothing has been written.
     """
-    it = Iteration(db=database(using), memory=memory, fleet=fleet, depth=memory.depth())
+    it = Iteration(db=database(using), memory=memory, fleet=fleet, depth=memory.depth(), yields=yields)
     with it.db.write():
         fence.enter(it, owner)
         completions.retire(it)
@@ -104,8 +106,6 @@ def run_iteration(
         recovery.recover(it)
         starts.start(it)
         state.keep(it)
-        if before_commit is not None:
-            before_commit(it)
     _remember(it)
     return it
 

@@ -108,6 +108,8 @@ class PoolMemory:
     #: When the state's row was written, and whether something has changed since.
     saved: float = float("-inf")
     dirty: bool = False
+    #: Since when it has had due work but no room in the workers (monotonic).
+    starving_since: float | None = None
     #: Iterations in a row that could have gone on at once, or could place nothing.
     busy: int = 0
     full: int = 0

@@ -7,7 +7,7 @@ kills its worker does not go round for ever.
 
 from typing import TYPE_CHECKING
 
-from ..models import PendingCompletion, RunningWork
+from ..models import PendingCompletion
 from ..settle import LockedWork, Settlement, Verdict, judge, lock_works, settle
 from ..types import Failure, FnType, Follow, Lane, Outcome
 from . import retries
@@ -78,5 +78,6 @@ def _count(it: "Iteration", one: Running, work: LockedWork, verdict: Verdict) ->
 def _drop(it: "Iteration", gone: list[Running]) -> None:
     """Delete running rows: under the fence the leader is their only writer."""
     if gone:
-        RunningWork.objects.using(it.db.using).filter(id__in=[one.token for one in gone]).delete()
+        among, param = it.db.among("id", [one.token for one in gone])
+        it.db.execute(f"DELETE FROM {{RunningWork}} WHERE {among}", [param])
         it.ended |= {one.work_id: one for one in gone}

@@ -74,8 +74,9 @@ def is_over(it: "Iteration", works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
     among, param = it.db.among("w.id", ids)
     rows = it.db.fetch(
         f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND "
-        "(w.canceled OR EXISTS (SELECT 1 FROM {PendingCancelation} c "
-        "WHERE c.work_id = w.id OR (c.pool = w.pool AND c.created_up_to >= w.created)))",
+        "(w.canceled OR EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) OR "
+        "EXISTS (SELECT 1 FROM {PendingCancelation} c "
+        "WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created))",
         [param],
     )
     return [it.db.read_uuid(work_id) for (work_id,) in rows]

@@ -3,11 +3,9 @@
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import conf
-from ..models import PendingStart, Work
-from ..segments import SECOND
-from ..settle import Settlement, Verdict, canceled, lock_works, settle
-from ..types import MAX_PRIORITY, MIN_PRIORITY, Failure, FnType, Follow, Lane, ResultKind, Run
+from ..models import Work
+from ..types import MAX_PRIORITY, MIN_PRIORITY, FnType, Lane, Run
+from . import holds
 from .fleet import Placement
 from .memory import BUFFER, Cursor, Depth, Position, Running
 
@@ -18,8 +16,10 @@ if TYPE_CHECKING:
 BATCH = 256
 #: Rows passed over at the head of a queue (all workers that know them are full) in search of one that can be placed.
 PASSED_MAX = 200
-#: Wait of work that no live worker knows: short at first, as a worker may just not have imported its module yet.
-HOLD_FIRST, HOLD = SECOND // 2, 5 * SECOND
+#: Rows looked at in one iteration, whatever can be done with them: the lease must not end meanwhile.
+LOOK_MAX = 1_000
+#: Rows read at least by the second and later reads of a queue.
+STEP = 100
 
 _PRIORITIES = ", ".join(f"({priority})" for priority in range(MIN_PRIORITY, MAX_PRIORITY + 1))
 
@@ -50,7 +50,8 @@ class Due(NamedTuple):
 
 def start(it: "Iteration") -> None:
     """Start a batch of each lane, and find out what is due next."""
-    placement = Placement(it.fleet, it.pool, it.ended.values())
+    # Room that this iteration has freed is for whoever has waited for room longest.
+    placement = Placement(it.fleet, it.pool, () if it.yields else it.ended.values())
     queues = _queues(it)
     room = BATCH
     for lane in (Lane.CALLBACK, Lane.WORK):
@@ -58,7 +59,8 @@ def start(it: "Iteration") -> None:
             if it.spare(lane) <= 0 or not placement.has_room(lane) or room <= 0:
                 break
             room -= _start_queue(it, lane, priority, placement, min(room, it.spare(lane)))
-    it.again |= room <= 0
+    it.again |= room <= 0 or (it.yields and bool(it.ended))
+    it.starved = it.spare(Lane.WORK) > 0 and bool(placement.workers) and not placement.has_room(Lane.WORK) and _has_due(it)
     it.saturated = it.spare(Lane.WORK) <= 0 or not placement.has_room(Lane.WORK)
     _look_ahead(it)
 
@@ -88,11 +90,16 @@ def _start_queue(it: "Iteration", lane: Lane, priority: int, placement: Placemen
     cursor = it.memory.starts.get((lane, priority))
     if cursor is None:
         cursor = it.new_starts[lane, priority] = Cursor()
-    position, begun, passed = cursor.start(it.depth), 0, 0
+    position, begun, passed, least = cursor.start(it.depth), 0, 0, 0
     while begun < most:
-        rows = _read(it, lane, priority, position, min(most - begun + passed, BATCH))
+        if it.looked >= LOOK_MAX:
+            it.again = True
+            break
+        rows = _read(it, lane, priority, position, min(max(most - begun + passed, least), BATCH))
         if not rows:
             break
+        # What could not be started may go on for long: larger steps from now on.
+        it.looked, least = it.looked + len(rows), STEP
         started, left = _start_rows(it, lane, rows, placement, most - begun)
         begun += started
         if passed == 0:
@@ -112,7 +119,8 @@ def _read(it: "Iteration", lane: Lane, priority: int, after: Position, limit: in
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.canceled, "
         "w.held_since IS NOT NULL, w.callback_of IS NULL AND (EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = s.work_id) OR "
-        "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = s.pool AND c.created_up_to >= w.created)) "
+        "EXISTS (SELECT 1 FROM {PendingCancelation} c "
+        "WHERE c.pool = s.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)) "
         "FROM {PendingStart} s LEFT JOIN {Work} w ON w.id = s.work_id WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
         f"AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT {limit}",
         [it.pool, lane, priority, *after, it.now],
@@ -138,16 +146,10 @@ def _start_rows(it: "Iteration", lane: Lane, rows: list[Due], placement: Placeme
             chosen.append((row, worker_id))
         else:
             left.add(row.id)
-    left |= _end_over(it, over) | _hold(it, unknown)
-    _delete(it, drop + [row for row, _ in chosen])
+    left |= holds.end_canceled(it, over) | holds.hold(it, unknown)
+    holds.delete_starts(it, drop + [row for row, _ in chosen])
     _insert(it, lane, chosen)
     return len(chosen), left
-
-
-def _delete(it: "Iteration", rows: list[Due]) -> None:
-    if rows:
-        among, param = it.db.among("id", [row.id for row in rows])
-        it.db.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
 
 
 def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
@@ -187,65 +189,10 @@ def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
         )
 
 
-def _end_over(it: "Iteration", rows: list[Due]) -> set[int]:
-    """End canceled work that was found waiting; return the rows of locked work."""
-    return _end(it, rows, {row.work_id: None for row in rows})
-
-
-def _end(it: "Iteration", rows: list[Due], failures: dict[uuid.UUID, Failure | None]) -> set[int]:
-    if not rows:
-        return set()
-    works = lock_works(it.db.using, failures, skip_locked=True)
-    settlements = []
-    for work_id, work in works.items():
-        failure = failures[work_id]
-        verdict = (
-            canceled(work)
-            if failure is None
-            else Verdict(follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure)
-        )
-        settlements.append(Settlement(work=work, verdict=verdict))
-        status = verdict.kind.value
-        if work.fn_type != FnType.CALLBACK:
-            it.report.canceled += failure is None
-            it.report.completed += failure is not None
-            it.report.failed += failure is not None
-        it.emit(
-            "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
-        )
-    settle(it.db, settlements, it.now_ms)
-    _delete(it, [row for row in rows if row.work_id in works])
-    return {row.id for row in rows if row.work_id not in works}
-
-
-def _hold(it: "Iteration", rows: list[Due]) -> set[int]:
-    """Put work back that no live worker knows; end what has been held too long. Return the rows of locked work."""
-    if not rows:
-        return set()
-    using = it.db.using
-    stored = Work.objects.using(using).filter(id__in=[row.work_id for row in rows]).values_list("id", "held_since")
-    since = {work_id: held.timestamp() * 1000 for work_id, held in stored if held is not None}
-    settings = conf.pools().get(it.pool)
-    hold_ms = (settings.hold if settings else conf.DEFAULT_HOLD).total_seconds() * 1000
-    first = [row for row in rows if row.work_id not in since]
-    expired = [row for row in rows if row.work_id in since and it.now_ms - since[row.work_id] >= hold_ms]
-    again = [row for row in rows if row.work_id in since and row not in expired]
-    if first:
-        Work.objects.using(using).filter(id__in=[row.work_id for row in first]).update(held_since=it.db.moment(it.now_ms))
-        for row in first:
-            it.emit("held", "WARN", work_id=row.work_id, name=row.name, path=row.func_path)
-    _put_back(it, first, min(HOLD_FIRST, int(hold_ms // 100) + 1))
-    _put_back(it, again, min(HOLD, int(hold_ms // 100) + 1))
-    text = "no live worker knows the function {}: it was renamed or removed, or its module cannot be imported"
-    failures = {
-        row.work_id: Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text.format(row.func_path))
-        for row in expired
-    }
-    return _end(it, expired, dict(failures))
-
-
-def _put_back(it: "Iteration", rows: list[Due], segments: int) -> None:
-    PendingStart.objects.using(it.db.using).filter(id__in=[row.id for row in rows]).update(segment=it.now + segments)
+def _has_due(it: "Iteration") -> bool:
+    """Return whether anything of the pool is due."""
+    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1"
+    return bool(it.db.fetch(due, [it.pool, it.now]))
 
 
 def _look_ahead(it: "Iteration") -> None:

@@ -50,20 +50,20 @@ class Leadership:
         Raises:
             OperationalError: a row is locked by somebody, or the database is away.
         """
-        row = Lead.objects.using(self.using).filter(id=1).values_list("owner", "term", "expires").first()
+        row = Lead.objects.using(self.using).filter(id=1).values_list("owner", "term", "expires_ms").first()
         if row is None or not self._may_take(row, dead) or not self.db.take_lead_lock():
             return False
         before = time.monotonic()
         try:
             with transaction.atomic(using=self.using, durable=True):
                 lead = lock_rows(Lead, self.using, nowait=True).get(id=1)
-                if (lead.owner, lead.term, lead.expires) != row:
+                if (lead.owner, lead.term, lead.expires_ms) != row:
                     raise _Overtaken
                 list(lock_rows(InternalState, self.using, nowait=True).order_by("pool").values_list("pool"))
                 InternalState.objects.using(self.using).update(generation=F("generation") + 1)
                 self.term = row[1] + 1
-                expires = self.db.moment(self.db.clock_ms() + LEASE * 1000) if self.db.leases else None
-                Lead.objects.using(self.using).filter(id=1).update(owner=self.owner, term=self.term, expires=expires)
+                expires_ms = int(self.db.clock_ms() + LEASE * 1000) if self.db.leases else None
+                Lead.objects.using(self.using).filter(id=1).update(owner=self.owner, term=self.term, expires_ms=expires_ms)
         except _Overtaken:
             self.db.release_lead_lock()
             return False
@@ -74,11 +74,11 @@ class Leadership:
         self._seen = None
         return True
 
-    def _may_take(self, row: tuple[object, ...], dead: set[uuid.UUID]) -> bool:
-        owner, _, expires = row
+    def _may_take(self, row: tuple[uuid.UUID | None, int, int | None], dead: set[uuid.UUID]) -> bool:
+        owner, _, expires_ms = row
         if not self.db.leases or owner is None or owner == self.owner:
             return True
-        if expires is not None and expires <= self.db.moment(self.db.clock_ms()):  # type: ignore[operator]
+        if expires_ms is not None and expires_ms <= self.db.clock_ms():
             return True
         if self._seen is None or self._seen[0] != row:
             self._seen = (row, time.monotonic())
@@ -96,10 +96,10 @@ class Leadership:
             return False
         if now - self._renewed < RENEW_EVERY:
             return True
-        expires = self.db.moment(self.db.clock_ms() + LEASE * 1000)
+        expires_ms = int(self.db.clock_ms() + LEASE * 1000)
         with transaction.atomic(using=self.using, durable=True):
             list(lock_rows(Lead, self.using, nowait=True).filter(id=1).values_list("id"))
-            renewed = Lead.objects.using(self.using).filter(id=1, owner=self.owner, term=self.term).update(expires=expires)
+            renewed = Lead.objects.using(self.using).filter(id=1, owner=self.owner, term=self.term).update(expires_ms=expires_ms)
         if renewed:
             self._renewed, self._deadline = now, now + LEASE - MARGIN
         return bool(renewed)
@@ -126,7 +126,7 @@ class Leadership:
         self.held = False
         try:
             with transaction.atomic(using=self.using, durable=True):
-                Lead.objects.using(self.using).filter(id=1, owner=self.owner, term=self.term).update(owner=None, expires=None)
+                Lead.objects.using(self.using).filter(id=1, owner=self.owner, term=self.term).update(owner=None, expires_ms=None)
             self.db.notify([Hint("lead")])
         finally:
             self.db.release_lead_lock()

@@ -10,9 +10,10 @@ from django.db import DatabaseError, OperationalError, connections
 
 from .. import archive, eventlog
 from ..database import Hint, database
+from ..database_errors import is_connection_loss
 from ..exceptions import StaleGeneration
 from ..execution import workers
-from ..failures import is_connection_loss
+from ..failures import describe
 from ..loop import state, status
 from ..loop.fleet import Fleet
 from ..loop.iteration import Iteration, run_iteration
@@ -20,6 +21,7 @@ from ..loop.memory import PoolMemory
 from ..models import Globals, InternalState
 from ..segments import segment_ms
 from ..types import Run
+from .ear import Ear
 from .lead import Leadership
 
 logger = logging.getLogger("django_workpool.loop")
@@ -30,9 +32,9 @@ POLL_EVERY = 1.0
 STANDBY_EVERY = 1.0
 #: Seconds between two prunings of a pool; full chunks follow each other after PRUNE_AGAIN.
 PRUNE_EVERY, PRUNE_AGAIN = 60.0, 0.5
-#: Seconds until the next try after an iteration has failed.
-RETRY_AFTER = 0.1
-#: Seconds of failing iterations in a row after which the loop says that it is wedged.
+#: Seconds until the next try of what has failed: as long as it has failed already, within these.
+RETRY_AFTER, RETRY_MAX = 0.1, 5.0
+#: Seconds of failures in a row after which, and between which, the loop says that it is wedged.
 WEDGED_AFTER = 5.0
 
 
@@ -57,28 +59,20 @@ class Leader:
         self._next: dict[str, float] = {}
         self._polled = self._pruned_at = float("-inf")
         self._prune_next: dict[str, float] = {}
-        self._hints: set[Hint] = set()
-        self._wake = threading.Condition()
-        self._failing_since: float | None = None
+        self._ear = Ear()
+        #: For each pool that fails ("*": all): since when, and when that was told last.
+        self._failing: dict[str, tuple[float, float]] = {}
 
     # What other threads call ------------------------------------------------------------------------------------
 
     def hear(self, hint: Hint) -> bool:
         """Take a hint; return whether it has reached the leader."""
-        with self._wake:
-            self._hints.add(hint)
-            self._wake.notify()
+        self._ear.hear(hint)
         return self.lead.held and hint.kind in ("pool", "late")
 
     def wake(self) -> None:
         """Let the thread look at its flags."""
-        with self._wake:
-            self._wake.notify()
-
-    @property
-    def is_wedged(self) -> bool:
-        """Whether iterations have failed for a while."""
-        return self._failing_since is not None and time.monotonic() - self._failing_since > WEDGED_AFTER
+        self._ear.wake()
 
     # The thread -------------------------------------------------------------------------------------------------
 
@@ -89,9 +83,9 @@ class Leader:
             while not stop.is_set():
                 if self.hand_over_asked.is_set():
                     self.lead.hand_over()
-                    self._sleep(STANDBY_EVERY)
+                    self._ear.wait(STANDBY_EVERY)
                 elif not self.lead.held and not self._take_lead():
-                    self._sleep(STANDBY_EVERY)
+                    self._stand_by()
                 else:
                     self._lead_once()
             self.lead.hand_over()
@@ -102,12 +96,12 @@ class Leader:
         finally:
             connections[self.using].close()
 
-    def _sleep(self, seconds: float) -> set[Hint]:
-        with self._wake:
-            if not self._hints and seconds > 0:
-                self._wake.wait(seconds)
-            hints, self._hints = self._hints, set()
-        return hints
+    def _stand_by(self) -> None:
+        """Sleep until the lead may be free: what other hints tell is the leader's matter."""
+        end = time.monotonic() + STANDBY_EVERY
+        hints = self._ear.wait(STANDBY_EVERY)
+        while hints and not any(hint.kind == "lead" for hint in hints):
+            hints = self._ear.wait(end - time.monotonic())
 
     def _take_lead(self) -> bool:
         try:
@@ -145,35 +139,50 @@ class Leader:
                 self._lose("the lease was lost")
                 return
             self._look_around()
-            for pool in [pool for pool, at in self._next.items() if at <= time.monotonic()]:
-                self._iterate(pool)
-                if not self.lead.held:
+            for pool in self._due_pools():
+                self._iterate_guarded(pool)
+                if not self.lead.held or self.lead.next_renewal <= time.monotonic():
                     return
             self._prune()
-            self._failing_since = None
-        except (DatabaseError, StaleGeneration) as error:
-            self._trouble(error)
+        except DatabaseError as error:
+            self._trouble("*", error)
+            self._ear.wait(RETRY_AFTER)
             return
         wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal])
-        self._take_hints(self._sleep(wake_at - time.monotonic()))
+        self._take_hints(self._ear.wait(wake_at - time.monotonic()))
 
-    def _trouble(self, error: Exception) -> None:
-        """An iteration failed and has written nothing: step down, or read everything again and try once more."""
-        if isinstance(error, StaleGeneration):
+    def _due_pools(self) -> list[str]:
+        """Return the pools that are due; those that wait for room come first, the longest wait before the others."""
+        due = [pool for pool, at in self._next.items() if at <= time.monotonic()]
+        waits = {pool: self._memories[pool].starving_since for pool in due}
+        return sorted(due, key=lambda pool: float("inf") if waits[pool] is None else waits[pool] or 0.0)
+
+    def _iterate_guarded(self, pool: str) -> None:
+        """Iterate one pool; what fails there must not stop the others."""
+        try:
+            self._iterate(pool)
+            self._failing.pop(pool, None)
+        except StaleGeneration as error:
             self._lose(str(error))
-            return
-        for memory in self._memories.values():
-            memory.loaded = float("-inf")
+        except Exception as error:
+            self._trouble(pool, error)
+
+    def _trouble(self, pool: str, error: Exception) -> None:
+        """Something failed and has written nothing: step down, or read everything again and try once more soon."""
         if is_connection_loss(error):
             # The thread begins again with a new connection: as a standby, that takes the lead back if nobody else has.
             raise error
         now = time.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
+        since, told = self._failing.get(pool, (now, now))
+        if pool in self._memories:
+            self._memories[pool].loaded = float("-inf")
+            self._next[pool] = now + min(RETRY_MAX, max(RETRY_AFTER, now - since))
         if self.lead.is_over:
             self._lose("the lease could not be renewed")
-        elif self.is_wedged:
-            eventlog.log("wedged", "ERROR", "*", error=str(error).strip().partition("\n")[0], since_s=round(now - self._failing_since))
-        self._sleep(RETRY_AFTER)
+        elif now - told > WEDGED_AFTER:
+            told = now
+            eventlog.log("wedged", "ERROR", pool, error=describe(error).text, since_s=round(now - since))
+        self._failing[pool] = (since, told)
 
     def _lose(self, reason: str) -> None:
         self.lead.step_down()
@@ -195,7 +204,7 @@ class Leader:
     # What the leader sees to between iterations -----------------------------------------------------------------
 
     def _look_around(self) -> None:
-        self.fleet.dead |= self.dead
+        self.fleet.dead = self.dead & set(self.fleet.workers)
         if self.fleet.refresh(self.using):
             self._recount()
             self._wake_all()
@@ -218,7 +227,6 @@ class Leader:
             eventlog.log("worker_lost", "WARN", "*", worker=self.fleet.name(worker))
             workers.unregister(self.using, worker)
             self.fleet.refreshed = float("-inf")
-        self.dead -= self.fleet.dead - running if loaded else set()
         for memory in self._memories.values():
             if any(self.fleet.is_lost(one.worker_id) for one in memory.running.values()):
                 self._next[memory.pool] = 0.0
@@ -259,10 +267,18 @@ class Leader:
     def _iterate(self, pool: str) -> None:
         memory = self._memories[pool]
         stale = memory.is_stale()
-        it = run_iteration(self.using, memory, self.fleet, self.owner)
+        waiting = [one for one in self._memories.values() if one.starving_since is not None and one is not memory]
+        it = run_iteration(self.using, memory, self.fleet, self.owner, yields=bool(waiting))
         if stale:
             self._recount()
         self._act(it)
+        if it.started or not it.starved:
+            # Whoever has got something waits anew.
+            memory.starving_since = None
+        if it.starved and memory.starving_since is None:
+            memory.starving_since = time.monotonic()
+        if it.ended:
+            self._next |= {one.pool: 0.0 for one in waiting}
         again = status.settle(self.db, memory, status.wanted(it)) or it.again
         if again:
             self._next[pool] = 0.0
@@ -272,8 +288,6 @@ class Leader:
 
     def _act(self, it: Iteration) -> None:
         """Hand the started works to their workers, after the commit. What is lost here is read again from the running rows."""
-        for event, level, fields in it.events:
-            eventlog.log(event, level, it.pool, **fields)
         others = [str(worker) for worker in it.runs if worker != self.fleet.own]
         own = it.runs.get(self.fleet.own or 0, [])
         if own:
@@ -283,3 +297,5 @@ class Leader:
                 logger.exception("handing over %s failed; tried again soon", ", ".join(str(run.work_id) for run in own))
         if others:
             self.db.notify([Hint("worker", ",".join(others))])
+        for event, level, fields in it.events:
+            eventlog.log(event, level, it.pool, **fields)

@@ -5,25 +5,25 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from django.db import connections
+from django.db import OperationalError, connections
 
 from .. import eventlog, functions, kick, pools
 from ..complete import Attempted
 from ..database import Hint
+from ..database_errors import may_pass
 from ..execution import workers
 from ..execution.assignments import Assignments
-from ..execution.coroutines import CoroutineExecutor
 from ..execution.run import Performer
-from ..execution.threads import ThreadExecutor
 from ..execution.writer import Writer
 from ..failures import describe
-from ..loop.fleet import CALLBACK_CAPACITY, Room
 from ..types import Failure, FnType, Outcome, Run
 from . import drain
+from .executors import Executors
 from .leader import Leader
 from .service import Service
 from .watcher import Watcher
@@ -38,6 +38,15 @@ TICK = 0.05
 FLUSH = 1.5
 INTERRUPTED = "django_workpool.Interrupted"
 
+#: Seconds between two tries to begin while the database is away or busy, at most.
+WAIT_MAX = 5.0
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """A signal came before the process had begun."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -50,6 +59,17 @@ class Options:
     drain: bool
     #: Seconds that running functions get after the first signal.
     grace: float
+    #: Child processes that run the functions instead of threads; 0 for none.
+    processes: int = 0
+    #: Works after which a child is replaced; 0 for never.
+    recycle: int = 0
+    #: Makes the executor to which actions are handed over.
+    executor: Callable[[], Any] | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Functions that run at once, coroutines and callbacks not counted."""
+        return self.processes or self.threads
 
 
 class Process:
@@ -59,6 +79,7 @@ class Process:
         self.using, self.options = using, options
         self.id = uuid.uuid4()
         self.name = f"{workers.host_name()}:{os.getpid()}"
+        #: Counted by the signal handler, which does nothing else: an Event that this very thread waits on could block it for ever.
         self.signals = 0
         self.stopping = threading.Event()
         #: Ends the services; set last, after the functions have ended.
@@ -68,7 +89,10 @@ class Process:
 
     def run(self) -> int:
         """Run until a signal, or until drained; return the exit code."""
-        self._start()
+        try:
+            self._start()
+        except Stopped:
+            return 0
         code = 0
         try:
             code = self._wait()
@@ -79,10 +103,31 @@ class Process:
     def signal(self) -> None:
         """Take a signal: the first ends it when the running functions have ended, the second does not wait for them."""
         self.signals += 1
-        self.stopping.set()
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """Do what the start needs the database for, as soon as it can be had.
+
+        Raises:
+            Stopped: a signal came first.
+        """
+        wait = TICK
+        while True:
+            if self.signals:
+                raise Stopped
+            try:
+                return step()
+            except OperationalError as error:
+                if not may_pass(error):
+                    raise
+                logger.warning("starting: %s, next try in %.1f s", str(error).strip().partition("\n")[0], wait)
+                connections[self.using].close()
+            until = time.monotonic() + wait
+            while time.monotonic() < until and not self.signals:
+                time.sleep(TICK)
+            wait = min(wait * 2, WAIT_MAX)
 
     def _start(self) -> None:
-        pools.apply_settings(self.using)
+        self._patiently(lambda: pools.apply_settings(self.using))
         functions.load_tasks()
         self.assignments = Assignments()
         self.writer = Writer(self.using, self.assignments.done, self.end.is_set)
@@ -90,39 +135,39 @@ class Process:
             self.using,
             self.name,
             write=self.writer.put,
-            aside=lambda runs: self.side.submit(runs),
+            aside=lambda runs: self.executors.side.submit(runs),
             done=self.assignments.done,
             is_stopping=self.end.is_set,
         )
-        self.threads = ThreadExecutor("workpool", self.options.threads, self.performer.perform, self._crashed)
-        self.side = ThreadExecutor("workpool-callback", CALLBACK_CAPACITY, self.performer.perform_aside, self._crashed)
-        self.coroutines = CoroutineExecutor("workpool-async", self.performer.perform_async, self._crashed)
+        self.executors = Executors(self.performer, self.options, self.assignments, self._bring_home, self._crashed)
         self.leader = Leader(self.using, self.id, self.submit)
-        worker_id = self._register()
+        worker_id = self._patiently(self._register)
         self.watcher = Watcher(self.using, self.leader, self.submit, self.assignments.begin_fetch, self._register, worker_id)
         self._unlisten = kick.listen(self.using, self.leader.hear)
         self.services = [
             Service("watch", self.watcher.run, self.end),
             Service("writer", self.writer.run, self.end),
             Service("loop", self.leader.run, self.end),
+            *(Service(name, body, self.end) for name, body in self.executors.bodies().items()),
         ]
         self.services[0].start()
         # The loop begins with a worker that others can see alive.
-        while not self.watcher.ready.wait(TICK) and not self.stopping.is_set() and not self.services[0].is_dead:
-            pass
+        while not self.watcher.ready.is_set() and not self.signals and not self.services[0].is_dead:
+            time.sleep(TICK / 5)
         for service in self.services[1:]:
             service.start()
-        eventlog.log("process_started", "REPORT", "*", worker=worker_id, threads=self.options.threads, pid=os.getpid())
+        eventlog.log("process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid())
 
     def _register(self) -> int:
-        row = workers.register(self.using, process=self.id, threads=self.options.threads, coroutines=COROUTINES, pools=self.options.pools)
+        row = workers.register(self.using, process=self.id, threads=self.options.capacity, coroutines=COROUTINES, pools=self.options.pools)
         self.leader.fleet.own = row.id
         return row.id
 
     def _wait(self) -> int:
         """Wait for the end; return the exit code."""
         look = time.monotonic()
-        while not self.stopping.wait(TICK):
+        while not self.signals:
+            time.sleep(TICK)
             if any(service.is_dead for service in self.services):
                 logger.critical("a thread has died: the process ends")
                 return 1
@@ -136,7 +181,7 @@ class Process:
     @property
     def idle(self) -> bool:
         """Whether nothing runs here, and everything that has ended is written."""
-        return self.threads.idle and self.side.idle and self.coroutines.idle and self.writer.idle
+        return self.executors.idle and self.writer.idle
 
     # Runs -------------------------------------------------------------------------------------------------------
 
@@ -145,30 +190,17 @@ class Process:
         fresh = self.assignments.take(runs)
         if self.stopping.is_set():
             self._give_back(fresh)
-            return
-        rooms: dict[Room, list[Run]] = {Room.THREAD: [], Room.COROUTINE: [], Room.CALLBACK: []}
-        for run in fresh:
-            rooms[self._room(run)].append(run)
+        else:
+            self.executors.submit(fresh)
+
+    def _bring_home(self, run: Run, outcome: Outcome) -> None:
+        """Take the outcome of a run that has ended in another process. Never raises."""
         try:
-            for room, some in rooms.items():
-                if some:
-                    self._executor(room).submit(some)
-                    rooms[room] = []
-        except BaseException:
-            # They stay in the running rows, and are found there again.
-            self.assignments.forget([run for some in rooms.values() for run in some])
-            raise
-
-    @staticmethod
-    def _room(run: Run) -> Room:
-        if run.fn_type is FnType.CALLBACK:
-            return Room.CALLBACK
-        return Room.COROUTINE if functions.known().get(run.func_path, "").endswith(":async") else Room.THREAD
-
-    def _executor(self, room: Room) -> ThreadExecutor | CoroutineExecutor:
-        if room is Room.COROUTINE:
-            return self.coroutines
-        return self.side if room is Room.CALLBACK else self.threads
+            self.performer.bring_home(run, outcome)
+        except Exception as error:
+            # No thread for its on_complete, or the end has come: then that becomes callback work.
+            logger.warning("work %s: %s, so its outcome is written without its on_complete", run.work_id, error)
+            self._give_back([run])
 
     def _crashed(self, run: Run, error: BaseException) -> None:
         """An executor says that a run ended without bringing its outcome home."""
@@ -176,15 +208,16 @@ class Process:
         self.writer.put(Attempted(run=run, outcome=Outcome(kind="failed", failure=describe(error)), worker=self.name))
 
     def _give_back(self, runs: Sequence[Run]) -> None:
-        """Return runs that have not begun: no attempt is counted."""
+        """Return runs that have not begun: no attempt is counted. A coroutine's run that waited for its completion only has ended."""
         for run in runs:
-            self.writer.put(Attempted(run=run, outcome=Outcome(kind="returned"), worker=self.name))
+            outcome = self.performer.take_outcome(run) or Outcome(kind="returned")
+            self.writer.put(Attempted(run=run, outcome=outcome, worker=self.name))
 
     def _interrupt(self, runs: Sequence[Run]) -> None:
         """Write down what the end of the process does to functions that still run: returned if they may run again, else failed."""
         for run in runs:
             idempotent = run.fn_type is not FnType.ACTION or run.retryable
-            failure = Failure(class_path=INTERRUPTED, text="interrupted: the worker was stopped", retryable=False)
+            failure = Failure(class_path=INTERRUPTED, text="interrupted: the worker was stopped", retryable=idempotent)
             outcome = Outcome(kind="returned" if idempotent else "failed", failure=failure)
             eventlog.log("interrupted", "WARN", run.pool, work_id=run.work_id, name=run.name, returned=idempotent)
             self.writer.put(Attempted(run=run, outcome=outcome, worker=self.name))
@@ -194,21 +227,24 @@ class Process:
     def _stop(self) -> None:
         """Take nothing more, let functions end, write down the rest, hand over."""
         self.stopping.set()
-        eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(self._active()))
+        eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(self.executors.active()))
         with self._guarded("taking no more work"):
             workers.stop_accepting(self.using, self.watcher.worker_id)
             if len(drain.others(self.using, self.id)) > 0:
                 self.leader.hand_over_asked.set()
         self.leader.hear(Hint("lead"))
-        executors = (self.threads, self.coroutines, self.side)
+        self.executors.end_others()
         end = time.monotonic() + self.options.grace
-        while not self.idle and self.signals < 2 and time.monotonic() < end:
-            for executor in executors:
-                self._give_back(executor.take_back())
+        while True:
+            self._give_back(self.executors.take_back())
+            if self.idle or self.signals > 1 or time.monotonic() >= end:
+                break
             time.sleep(TICK / 5)
-        self._interrupt(self._active())
+        # Where they can be stopped, their effects end before that is written.
+        self._interrupt(self.executors.cut_off())
         self.writer.drain(FLUSH)
         self._retire()
+        self.executors.end_others(FLUSH)
         self.end.set()
         self.leader.wake()
         self.writer.wake()
@@ -217,13 +253,9 @@ class Process:
         with self._guarded("deleting the worker's row"):
             workers.unregister(self.using, self.watcher.worker_id)
         self._unlisten()
-        for executor in executors:
-            executor.stop(0)
+        self.executors.stop()
         connections.close_all()
         eventlog.log("process_ended", "REPORT", "*", pid=os.getpid())
-
-    def _active(self) -> list[Run]:
-        return [run for executor in (self.threads, self.coroutines, self.side) for run, _ in executor.active().values()]
 
     def _retire(self) -> None:
         """While leading, work off the last completions, so that nothing looks as if it still ran."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from ..failures import is_conflict, is_connection_loss
+from ..database_errors import is_conflict, is_connection_loss
 
 logger = logging.getLogger("django_workpool.runner")
 

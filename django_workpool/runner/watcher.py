@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from django.db import OperationalError, connections
 
-from .. import eventlog
+from .. import eventlog, functions
 from ..database import Hint, Watch, database
+from ..database_errors import is_conflict
 from ..execution import workers
 from ..execution.liveness import Observer
-from ..failures import is_conflict
 from ..models import Globals, Worker
 from ..types import Run
 
@@ -55,6 +55,8 @@ class Watcher:
         self._pulsed = float("-inf")
         self._beaten = float("-inf")
         self._newest = 0
+        self._learner: threading.Thread | None = None
+        self._published = len(functions.known())
 
     def run(self, stop: threading.Event) -> None:
         """Watch until ``stop``."""
@@ -86,11 +88,15 @@ class Watcher:
             self._fetch(self._newest)
 
     def _fetch(self, after: int) -> None:
-        self.begin_fetch()
-        runs = workers.assigned(self.using, self.worker_id, after)
-        if runs:
-            self._newest = max(self._newest, runs[-1].token)
-            self.submit(runs)
+        while True:
+            self.begin_fetch()
+            runs = workers.assigned(self.using, self.worker_id, after)
+            if runs:
+                after = runs[-1].token
+                self._newest = max(self._newest, after)
+                self.submit(runs)
+            if len(runs) < workers.FETCH_MAX:
+                return
 
     def _pulse(self, watch: Watch) -> None:
         self._pulsed = time.monotonic()
@@ -102,12 +108,23 @@ class Watcher:
             self.leader.dead = dead
             self.leader.wake()
         self._fetch(0)
+        self._learn()
+        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+
+    def _learn(self) -> None:
+        """Look for functions that nobody knows, on a thread of its own (their modules' imports may hang); tell of those found."""
+        if self._learner is not None and self._learner.is_alive():
+            return
         paths = workers.unknown_paths(self.using)
-        if paths and workers.learn(paths):
+        known = len(functions.known())
+        if known > self._published or not workers.is_published(self.using, self.worker_id):
             workers.publish_functions(self.using, self.worker_id)
+            self._published = known
             self.leader.hear(Hint("lead"))
             database(self.using).notify([Hint("lead")])
-        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+        if set(paths) - set(functions.known()):
+            self._learner = threading.Thread(target=workers.learn, args=(paths,), name="workpool-learn", daemon=True)
+            self._learner.start()
 
     def _beat(self, watch: Watch) -> None:
         now = time.monotonic()

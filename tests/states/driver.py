@@ -2,8 +2,9 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 from django.db.models import F
 
@@ -69,7 +70,7 @@ class Loop:
         Args:
             depth: How far back it reads.
             limit: The limit during this iteration only.
-            fail: Raise before the commit, as a lost connection would.
+            fail: Raise in the last phase, before the commit.
         """
         if limit is not None:
             before = Globals.objects.values_list("max_parallelism", flat=True).get(pool=POOL)
@@ -79,7 +80,8 @@ class Loop:
         self.fleet.refresh(USING, now=True)
         stale = self.memory.is_stale()
         try:
-            it = run_iteration(USING, self.memory, self.fleet, self.owner, _break if fail else None)
+            with patch.object(state, "keep", side_effect=Broken) if fail else nullcontext():
+                it = run_iteration(USING, self.memory, self.fleet, self.owner)
         except Broken:
             # As the runner does: the memory may no longer fit the rows.
             self.memory.loaded = float("-inf")
@@ -98,7 +100,8 @@ class Loop:
         for _ in range(most):
             it = self.iterate()
             started += [run for runs in it.runs.values() for run in runs]
-            if not it.again:
+            # What the loop itself inserts may be due a segment after the one in which its iteration began.
+            if not it.again and (it.next_segment is None or it.next_segment > self.db.segment()):
                 return started
         raise AssertionError(f"still going on after {most} iterations")
 
@@ -137,10 +140,6 @@ class Deposed:
 
 class Broken(Exception):
     """An iteration was made to fail."""
-
-
-def _break(it: Iteration) -> None:
-    raise Broken
 
 
 def _refuse(runs: list[Run]) -> None:

@@ -1,10 +1,12 @@
 """The composite state of one work: which rows it has in which table."""
 
 import uuid
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db.models import F, Model
+from django.db.models import F, Max, Model
 
 from django_workpool import RetryBehavior, serialization
 from django_workpool.database import database
@@ -150,20 +152,32 @@ def given(
 
 def observe(work_id: uuid.UUID) -> CompositeState:
     """Return which rows a work has."""
-    work = Work.objects.filter(id=work_id).first()
-    archived = Archive.objects.filter(id=work_id).first()
-    completion = PendingCompletion.objects.filter(work_id=work_id).first()
-    created = work.created if work else archived.created if archived else None
-    return CompositeState(
-        attempts=None if work is None else work.attempts,
-        canceled=work is not None and work.canceled,
-        pending_start=PendingStart.objects.filter(work_id=work_id).exists(),
-        running=RunningWork.objects.filter(work_id=work_id).exists(),
-        follow=completion.follow if completion else "",
-        pending_cancelation=PendingCancelation.objects.filter(work_id=work_id).count(),
-        covered=created is not None and PendingCancelation.objects.filter(created_up_to__gte=created).exists(),
-        archived=archived.kind if archived else "",
-    )
+    return observe_many([work_id])[work_id]
+
+
+def observe_many(ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, CompositeState]:
+    """Return the same for several works, in a fixed number of statements."""
+    wanted = list(ids)
+    works, archived = Work.objects.in_bulk(wanted), Archive.objects.in_bulk(wanted)
+    starts, runs = (set(model._default_manager.values_list("work_id", flat=True)) for model in (PendingStart, RunningWork))
+    follows = dict(PendingCompletion.objects.values_list("work_id", "follow"))
+    singles = Counter(PendingCancelation.objects.filter(work_id__isnull=False).values_list("work_id", flat=True))
+    covers = PendingCancelation.objects.aggregate(latest=Max("created_up_to"))["latest"]
+    found = {}
+    for work_id in wanted:
+        work, kept = works.get(work_id), archived.get(work_id)
+        created = work.created if work else kept.created if kept else None
+        found[work_id] = CompositeState(
+            attempts=None if work is None else work.attempts,
+            canceled=work is not None and work.canceled,
+            pending_start=work_id in starts,
+            running=work_id in runs,
+            follow=follows.get(work_id, ""),
+            pending_cancelation=singles[work_id],
+            covered=created is not None and covers is not None and created <= covers,
+            archived=kept.kind if kept else "",
+        )
+    return found
 
 
 def run_of(work_id: uuid.UUID) -> Run:

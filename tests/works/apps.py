@@ -13,6 +13,8 @@ QUICK_VARIABLE = "WORKPOOL_TEST_QUICK"
 NO_KICK_VARIABLE = "WORKPOOL_TEST_NO_KICK"
 #: Set to anything: callback work is retried after moments.
 QUICK_CALLBACKS_VARIABLE = "WORKPOOL_TEST_QUICK_CALLBACKS"
+#: A file that the first process makes; whatever process loads the project afterwards, fails.
+ONCE_VARIABLE = "WORKPOOL_TEST_ONCE"
 
 
 class WorksConfig(AppConfig):
@@ -30,14 +32,17 @@ class WorksConfig(AppConfig):
             _never_kick()
         if os.environ.get(QUICK_CALLBACKS_VARIABLE):
             _retry_callbacks_soon()
+        if once := os.environ.get(ONCE_VARIABLE):
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
 
 
 def _be_quick() -> None:
-    from django_workpool.execution import liveness
+    from django_workpool.execution import liveness, processes
     from django_workpool.runner import lead, leader, watcher
 
     liveness.WINDOW = lead.UNCHANGED = 0.6
     watcher.PULSE_EVERY = leader.STANDBY_EVERY = 0.2
+    processes.START_AGAIN = 0.02
 
 
 def _never_kick() -> None:

@@ -18,6 +18,7 @@ from django.utils import timezone, translation
 
 from django_workpool import OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_complete, query
 
+from . import processes as processes
 from .models import Child, Counter, Event
 
 #: No test waits longer for anything.
@@ -118,6 +119,14 @@ def fail(text: str = "failed as asked") -> None:
     """Fail."""
     record("attempt", text)
     raise ValueError(text)
+
+
+@action
+def end_at(moment: float, fails: bool) -> None:
+    """End at a moment, by the clock of this host."""
+    time.sleep(max(0.0, moment - time.time()))
+    if fails:
+        raise ValueError("failed at the moment")
 
 
 @action(retry=SOON)

@@ -7,12 +7,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, OperationalError, connections
+from django.utils.module_loading import import_string
 
-from ... import conf
+from ... import conf, eventlog
 from ...exceptions import UnknownPool
 from ...models import Worker
 from ...runner.process import Options, Process
@@ -37,6 +40,21 @@ class Command(BaseCommand):
             default=conf.DEFAULT_THREADS,
             help="Functions this process runs at once on threads (default: %(default)s).",
         )
+        parser.add_argument(
+            "--processes",
+            type=_number_of_processes,
+            default=0,
+            metavar="N",
+            help="Run functions in this many child processes instead, one at a time in each (default: none).",
+        )
+        parser.add_argument(
+            "--recycle", type=_count, default=0, metavar="N", help="Replace a child process after this many works (default: never)."
+        )
+        parser.add_argument(
+            "--executor",
+            metavar="DOTTED.PATH",
+            help="Hand actions to the concurrent.futures executor that this function makes; --threads says how many at once.",
+        )
         parser.add_argument("--pool", action="append", metavar="NAME", help="Run works of this pool only; may be repeated (default: all).")
         parser.add_argument("--drain", action="store_true", help="End when nothing is due, running or waiting for a retry.")
         parser.add_argument(
@@ -51,14 +69,17 @@ class Command(BaseCommand):
         """Run until a signal, or until drained.
 
         Raises:
-            CommandError: a pool is unknown, or the tables are missing.
+            CommandError: a pool is unknown, the options do not fit together, or the tables are missing.
         """
         try:
             for name in options["pool"] or ():
                 conf.pool(name)
         except UnknownPool as error:
             raise CommandError(str(error)) from error
-        stop = threading.Event()
+        if options["processes"] and options["executor"]:
+            raise CommandError("Choose --processes or --executor: functions run in one of them.")
+        if (options["processes"] or options["executor"]) and not getattr(settings, "SETTINGS_MODULE", None):
+            raise CommandError("--processes and --executor need DJANGO_SETTINGS_MODULE: other processes set themselves up by it.")
         process = Process(
             conf.database_alias(),
             Options(
@@ -66,18 +87,20 @@ class Command(BaseCommand):
                 pools=tuple(options["pool"]) if options["pool"] else None,
                 drain=options["drain"],
                 grace=options["grace"],
+                processes=options["processes"],
+                recycle=options["recycle"],
+                executor=_factory(options["executor"]) if options["executor"] else None,
             ),
         )
 
         def on_signal(*_: object) -> None:
-            stop.set()
             process.signal()
 
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, on_signal)
-        _log_to_stderr()
-        if not _wait_for_tables(process.using, stop):
+        eventlog.log_to_stderr()
+        if not _wait_for_tables(process):
             return
         code = process.run()
         if not process.idle:
@@ -89,19 +112,21 @@ class Command(BaseCommand):
             raise CommandError("a thread of the pool has died; see the log", returncode=code)
 
 
-def _wait_for_tables(using: str, stop: threading.Event) -> bool:
+def _wait_for_tables(process: Process) -> bool:
     """Wait for a database that is away; return False if a signal came first.
 
     Raises:
         CommandError: it is there, but has no tables.
     """
-    wait = WAIT_FIRST
-    while not stop.is_set():
+    using, wait = process.using, WAIT_FIRST
+    while not process.signals:
         try:
             connections[using].ensure_connection()
         except OperationalError as error:
             logger.warning("the database is away (%s), next try in %.1f s", str(error).strip().partition("\n")[0], wait)
-            stop.wait(wait)
+            until = time.monotonic() + wait
+            while time.monotonic() < until and not process.signals:
+                time.sleep(0.05)
             wait = min(wait * 2, WAIT_MAX)
             continue
         try:
@@ -113,17 +138,28 @@ def _wait_for_tables(using: str, stop: threading.Event) -> bool:
     return False
 
 
-def _log_to_stderr() -> None:
-    """Show the pool's log where the project configures none for it."""
-    pool_logger = logging.getLogger("django_workpool")
-    if not pool_logger.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        handler.formatter.converter = time.localtime  # type: ignore[union-attr]
-        pool_logger.addHandler(handler)
-    if pool_logger.level == logging.NOTSET:
-        # What is shown is decided by each pool's own level.
-        pool_logger.setLevel(logging.DEBUG)
+def _factory(path: str) -> Callable[[], Any]:
+    try:
+        factory = import_string(path)
+    except ImportError as error:
+        raise CommandError(f"--executor: {error}") from error
+    if not callable(factory):
+        raise CommandError(f"--executor: {path} is not a function that makes an executor")
+    return factory  # type: ignore[no-any-return]
+
+
+def _number_of_processes(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 1_000:
+        raise argparse.ArgumentTypeError("must be from 0 to 1000")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError("must be from 0 to 1000000")
+    return value
 
 
 def _positive(text: str) -> int:

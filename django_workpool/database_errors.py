@@ -1,0 +1,122 @@
+"""What an error of the database means for whoever got it: a conflict, a lost connection, something that passes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.db.utils import Error
+
+from .failures import get_cause, guarded, text_of
+
+#: Errors that a database error is looked for behind: Django's, and the driver's below it.
+CAUSES = 5
+
+#: PostgreSQL: serialization_failure, deadlock_detected, lock_not_available.
+_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
+#: SQLite: SQLITE_BUSY, SQLITE_LOCKED; the upper bits of a code only say more about it.
+_CONFLICT_CODES = frozenset({5, 6})
+_CONFLICT_TEXTS = ("database is locked", "database table is locked", "database schema is locked")
+
+#: PostgreSQL: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout,
+#: idle_in_transaction_session_timeout, transaction_timeout. Class 08 is *connection exception* as a whole.
+_LOSS_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
+#: Without a state the server has said nothing: then the driver's or libpq's own words are all there is.
+_LOSS_TEXTS = (
+    "connection is closed",
+    "connection is lost",
+    "connection already closed",
+    "connection not open",
+    "connection has been closed",
+    "closed the connection",
+    "no connection to the server",
+    "consuming input failed",
+    "sending query failed",
+    "could not receive data from server",
+    "could not send data to server",
+    "terminating connection",
+    "ssl syscall error",
+    "ssl error",
+    "connection failed",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "connection timeout",
+    "timeout expired",
+    "broken pipe",
+    "eof detected",
+    "could not connect to server",
+    "failed to resolve host",
+)
+
+
+#: Classes of SQLSTATE: connections, transaction states (a read-only standby among them), conflicts, resources, objects in use,
+#: an operator's intervention or a time-out, the system, and the database's own errors.
+_PASSING_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
+
+
+def is_conflict(exc: BaseException) -> bool:
+    """Return whether the database refused ``exc``'s statement only because of others at work: again at once, it may succeed.
+
+    PostgreSQL: serialization failures, deadlocks, locks not available; SQLite: locked by another connection.
+    """
+    return guarded(_says_conflict, False, exc)
+
+
+def _says_conflict(exc: BaseException) -> bool:
+    for error in _database_errors(exc):
+        state, code = getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None)
+        if state is not None:
+            return state in _CONFLICT_STATES
+        if isinstance(code, int):
+            return code & 0xFF in _CONFLICT_CODES
+        if type(error).__name__ == "OperationalError" and text_of(error).startswith(_CONFLICT_TEXTS):
+            return True
+    return False
+
+
+def is_connection_loss(exc: BaseException) -> bool:
+    """Return whether ``exc`` says that the connection to the database is gone, or could not be made.
+
+    After a loss at COMMIT nobody knows whether the transaction took effect.
+    """
+    return guarded(_says_loss, False, exc)
+
+
+def _says_loss(exc: BaseException) -> bool:
+    for error in _database_errors(exc):
+        state = getattr(error, "sqlstate", None)
+        if isinstance(state, str):
+            return state in _LOSS_STATES or state.startswith("08")
+        if type(error).__name__ in ("OperationalError", "InterfaceError") and get_cause(error) is None:
+            text = text_of(error).lower()
+            return any(words in text for words in _LOSS_TEXTS)
+    return False
+
+
+def may_pass(exc: BaseException) -> bool:
+    """Return whether the same statements may succeed later: the database is away, full, read-only, busy, or was told to stop.
+
+    Errors of the data and of the statement, and what is no database's error, stay as they are.
+    """
+    return guarded(_says_it_may_pass, False, exc)
+
+
+def _says_it_may_pass(exc: BaseException) -> bool:
+    for error in _database_errors(exc):
+        state = getattr(error, "sqlstate", None)
+        if isinstance(state, str):
+            return state[:2] in _PASSING_CLASSES
+        if type(error).__name__ not in ("OperationalError", "InterfaceError", "InternalError"):
+            # Django's wrapper has the class of the driver's error.
+            return type(error).__name__ == "PoolTimeout"
+    return next(_database_errors(exc), None) is not None
+
+
+def _database_errors(exc: BaseException) -> Iterator[BaseException]:
+    """Yield ``exc`` and what it was raised from, as long as these are errors of Django's database layer or of a driver."""
+    error: Any = exc
+    for _ in range(CAUSES):
+        # Drivers have no class in common; each of them names its base "Error", as PEP 249 wants.
+        if error is None or not any(base is Error or base.__name__ == "Error" for base in type(error).__mro__):
+            return
+        yield error
+        error = get_cause(error)

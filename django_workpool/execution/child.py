@@ -1,0 +1,152 @@
+"""What runs in a child process: one function at a time, on its main thread, until the parent says stop, or is gone.
+
+Importable without settings: they are set up here.
+"""
+
+import contextvars
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from ..types import Outcome
+from .frames import Frame, Lines, outcome_frame, pack, read_run, unpack
+from .isolation import Isolation
+
+T = TypeVar("T")
+
+#: Bytes taken from the parent at once.
+PIECE = 64 * 1024
+_PR_SET_PDEATHSIG = 1
+
+#: What a forked copy must never close: the sessions are the original's.
+_kept: list[Any] = []
+
+
+def main(descriptor: int) -> None:
+    """Serve the parent.
+
+    Args:
+        descriptor: this process's end of a pair of sockets, inherited.
+    """
+    channel = socket.socket(fileno=descriptor)
+    # Not for what functions start.
+    channel.set_inheritable(False)
+    frames = _receive(channel)
+    setup = next(frames, None)
+    if setup is None:
+        os._exit(1)
+    sys.argv[:] = setup["argv"]
+    _die_with(setup["parent"])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # They may be sent to all processes of a terminal or a service; what follows is for the parent to say. A handler, not
+        # SIG_IGN: programs that functions start would inherit that.
+        signal.signal(number, lambda *_: None)
+    home = os.getpid(), threading.get_ident()
+    os.register_at_fork(after_in_child=lambda: _become_a_copy(channel, *home))
+    runs: SimpleQueue[Frame | None] = SimpleQueue()
+    threading.Thread(target=_listen, args=(frames, runs), name="workpool-parent", daemon=True).start()
+    _serve(channel, setup, runs)
+
+
+def _receive(channel: socket.socket) -> Iterator[Frame]:
+    """Yield what the parent sends, until it is gone."""
+    lines = Lines()
+    while piece := channel.recv(PIECE):
+        for line in lines.feed(piece):
+            yield unpack(line)
+
+
+def _listen(frames: Iterator[Frame], runs: "SimpleQueue[Frame | None]") -> None:
+    """Hand the parent's frames over; end at once when it is gone, whatever the main thread does."""
+    try:
+        for frame in frames:
+            runs.put(None if "stop" in frame else frame)
+    finally:
+        if os.getpgrp() == os.getpid():
+            # With all that functions have started.
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process with its parent: a function that holds the GIL keeps every thread from noticing."""
+    if sys.platform == "linux":
+        with suppress(Exception):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It was gone before that.
+        os._exit(1)
+
+
+def _become_a_copy(channel: socket.socket, original: int, main_thread: int) -> None:
+    """In a process that a function has forked: let go of what belongs to the original, and end with it."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        signal.signal(number, handler)
+    if channel.fileno() >= 0:
+        os.close(channel.detach())
+    for connection in connections.all(initialized_only=True):
+        _kept.append(connection)
+        del connections[connection.alias]
+    if threading.get_ident() == main_thread and os.getppid() == original:
+        # Forked from another thread, it would end with that thread already; a copy's copy is a daemon and may stay.
+        _die_with(original)
+
+
+class _ChildIsolation(Isolation):
+    """An isolation that lets only one process come back from a function."""
+
+    def call(self, func: Callable[..., T], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> T:
+        """Call ``func``; a copy of this process that it has forked, and that returns too, must complete nothing."""
+        original = os.getpid()
+        try:
+            return super().call(func, args, kwargs)
+        finally:
+            if os.getpid() != original:
+                os._exit(0)
+
+
+def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None]") -> None:
+    import django
+
+    django.setup()
+    # They lead to the models.
+    from .. import eventlog, functions
+    from ..failures import describe
+    from .run import Performer
+
+    eventlog.log_to_stderr()
+    functions.load_tasks()
+    brought: list[Outcome] = []
+    performer = Performer(
+        setup["using"],
+        setup["worker"],
+        write=lambda attempted: brought.append(attempted.outcome),
+        aside=lambda _: None,
+        done=lambda _: None,
+        is_stopping=lambda: False,
+    )
+    isolation = _ChildIsolation(setup["home"])
+    channel.sendall(pack({"ready": True}))
+    while (frame := runs.get()) is not None:
+        run = read_run(frame["run"])
+        eventlog.set_levels({run.pool: frame["level"]})
+        brought.clear()
+        try:
+            contextvars.Context().run(performer.perform, run, isolation)
+        except BaseException as error:
+            brought[:] = brought or [Outcome(kind="failed", failure=describe(error))]
+        isolation.end()
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        channel.sendall(pack({"token": run.token, "outcome": outcome_frame(brought[0]) if brought else None}))
+    isolation.close()

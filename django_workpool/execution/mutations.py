@@ -1,0 +1,124 @@
+"""One mutation: the function, its completion and its on_complete in one transaction, repeated until it is known what became of it."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.db import DatabaseError, connections, transaction
+
+from ..complete import Attempted, Callback, Completed, committing, complete_inside
+from ..database import database
+from ..database_errors import is_conflict, is_connection_loss, may_pass
+from ..exceptions import StaleRun, WorkpoolError
+from ..failures import describe
+from ..models import PendingCompletion, RunningWork
+from ..settle import lock_works
+from ..types import Failure, Outcome, Run
+from .calls import encode_value, prepare
+from .isolation import Isolation
+from .persist import tell, waits
+
+logger = logging.getLogger("django_workpool.worker")
+
+#: Times a transaction is tried again after a conflict with others, and after a lost connection.
+CONFLICT_TRIES, CONNECTION_TRIES = 10, 3
+
+
+class FunctionLeftovers(WorkpoolError):
+    """A mutation left its transaction in a state in which it cannot be completed."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """How far a transaction has come."""
+
+    function: bool = False
+    completion: bool = False
+
+
+def perform_mutation(using: str, worker: str, run: Run, isolation: Isolation, is_stopping: Callable[[], bool]) -> Failure | None:
+    """Run a mutation; return its failure if its attempt has failed and is still to be completed as such."""
+    callback, tries, pauses = Callback(), 0, waits(is_stopping)
+    next(pauses)
+    while True:
+        stage = _Stage()
+        try:
+            with isolation.function(run.func_path):
+                completed = _mutate(using, worker, run, isolation, callback, stage)
+            tell(run, completed)
+            return None
+        except StaleRun:
+            tell(run, None)
+            return None
+        except BaseException as error:
+            if is_connection_loss(error) and not _still_owns(using, run, is_stopping):
+                # The connection was lost at the COMMIT, and it had happened.
+                return None
+            waits_only = _waits_only(error, stage, callback)
+            repeat = not waits_only and worth_repeating(error, tries)
+            failure = describe(error)
+        tries += not waits_only
+        if waits_only and next(pauses, None) is None:
+            # The process ends before the database could be had: whoever comes after it returns the run.
+            return None
+        if waits_only or repeat:
+            continue
+        if not callback.entered or callback.failure is not None:
+            return failure
+        # The transaction did not survive its on_complete: once more without it.
+        callback = Callback(failure)
+
+
+def _waits_only(error: BaseException, stage: _Stage, callback: Callback) -> bool:
+    """Return whether an error says nothing about the function: for now, its transaction cannot begin, or its completion be written."""
+    if not isinstance(error, DatabaseError):
+        return False
+    if not stage.function:
+        return is_conflict(error)
+    return stage.completion and not callback.entered and may_pass(error) and not is_conflict(error) and not is_connection_loss(error)
+
+
+def _mutate(using: str, worker: str, run: Run, isolation: Isolation, callback: Callback, stage: _Stage) -> Completed:
+    db = database(using)
+    registered, args, kwargs = prepare(run)
+    with committing(db, run.pool) as commit:
+        stage.function = True
+        value = encode_value(isolation.call(registered.func, args, kwargs))
+        left = isolation.leftovers(using)
+        if left is not None:
+            raise FunctionLeftovers(f"the function {left}")
+        if run.has_callback:
+            with isolation.unwatched():
+                # What the function itself leaves dangling is its own failure, not its callback's.
+                db.check_constraints()
+                db.defer_constraints()
+        stage.completion = True
+        attempted = Attempted(run=run, outcome=Outcome(kind="success", value=value), worker=worker)
+        commit.completed = complete_inside(using, attempted, callback)
+    return commit.completed
+
+
+def _still_owns(using: str, run: Run, is_stopping: Callable[[], bool]) -> bool:
+    """Return whether a run was neither completed nor recovered; waits while the database is away."""
+    for _ in waits(is_stopping):
+        try:
+            with transaction.atomic(using=using):
+                # Whoever still commits it holds the work's row.
+                if not lock_works(using, [run.work_id]):
+                    return False
+                owned = RunningWork.objects.using(using).filter(id=run.token, work_id=run.work_id).exists()
+                return owned and not PendingCompletion.objects.using(using).filter(work_id=run.work_id).exists()
+        except Exception as error:
+            logger.warning("work %s: %s while looking whether it was committed", run.work_id, type(error).__name__)
+            connections[using].close()
+    return False
+
+
+def worth_repeating(error: BaseException, tries: int) -> bool:
+    """Return whether to repeat a transaction at once: a bounded number of times after a conflict or a lost connection."""
+    if is_conflict(error) and tries < CONFLICT_TRIES:
+        time.sleep(random.uniform(0, 0.005 * 2 ** min(tries, 5)))
+        return True
+    return is_connection_loss(error) and tries < CONNECTION_TRIES

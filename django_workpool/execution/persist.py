@@ -1,0 +1,66 @@
+"""Bring an outcome into the database whatever it takes, and tell what was written."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from django.db import connections
+
+from ..complete import Attempted, Completed
+from ..database_errors import is_connection_loss, may_pass
+from ..eventlog import log
+from ..failures import describe
+from ..types import Failure, Outcome, Run
+
+logger = logging.getLogger("django_workpool.worker")
+
+#: Waits between tries to complete while the database is away, in seconds.
+WAIT_FIRST, WAIT_MAX = 0.1, 5.0
+#: Times an outcome is offered that the database refuses, before something simpler is said instead.
+REFUSED_TRIES = 3
+
+
+def waits(is_stopping: Callable[[], bool]) -> Iterator[int]:
+    """Yield 0 at once, then 1, 2, ... with growing waits between, until the process stops."""
+    wait, number = WAIT_FIRST, 0
+    while True:
+        yield number
+        if is_stopping():
+            return
+        time.sleep(wait * random.uniform(0.5, 1.5))
+        wait, number = min(wait * 2, WAIT_MAX), number + 1
+
+
+def persist(
+    using: str, attempted: Attempted, complete: Callable[[Attempted], Completed | None], is_stopping: Callable[[], bool]
+) -> Completed | None:
+    """Complete an attempt: again while the database is away, full or busy; with less to say if it refuses what is said."""
+    for number in waits(is_stopping):
+        try:
+            return complete(attempted)
+        except Exception as error:
+            passes, lost = may_pass(error), is_connection_loss(error)
+            if number & (number - 1) == 0:
+                # The first, second, fourth, ... time: an outage is not a flood.
+                logger.warning("work %s: completing it failed (%s), trying again", attempted.run.work_id, describe(error).text)
+            if lost:
+                connections[using].close()
+            elif not passes and number >= REFUSED_TRIES:
+                text = f"its outcome could not be stored: {type(error).__name__}"
+                outcome = Outcome(kind="failed", failure=Failure(class_path="django_workpool.NotStored", text=text, retryable=False))
+                attempted = Attempted(run=attempted.run, outcome=outcome, worker=attempted.worker)
+    return None
+
+
+def tell(run: Run, completed: Completed | None) -> None:
+    """Emit the event of a completion that has been committed."""
+    if completed is None:
+        log("stale", "WARN", run.pool, work_id=run.work_id, name=run.name, token=run.token)
+        return
+    verdict = completed.verdict
+    fields = {"error": verdict.failure.class_path} if verdict.failure is not None else {}
+    level = "INFO" if verdict.failure is None else "WARN"
+    log("completed", level, run.pool, work_id=run.work_id, name=run.name, status=completed.status, attempts=verdict.attempts, **fields)
+    if completed.callback_failure is not None:
+        log("callback_failed", "ERROR", run.pool, work_id=run.work_id, name=run.name, error=completed.callback_failure.class_path)

@@ -1,0 +1,300 @@
+"""Child processes that run started works: each a fresh interpreter that shares nothing with this one but a pair of sockets.
+
+One thread, ``ProcessExecutor.run``, starts them, feeds them, hears them and buries them. It must live as long as they do: the
+kernel ends a child together with the thread that has started it.
+"""
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .. import eventlog
+from ..database.forks import keep_from_children
+from ..types import Failure, FnType, Outcome, Run
+from .frames import read_outcome, run_frame
+from .offspring import Child, Program
+from .threads import ExecutorStopped
+
+logger = logging.getLogger("django_workpool.execution")
+
+#: Seconds between two looks at what no socket tells of, and while something is about to end.
+LOOK_EVERY, LOOK_SOON = 0.5, 0.01
+#: Seconds until the next start after one that has failed: doubled each time. So many in a row, with no child alive, are the end.
+START_AGAIN, START_AGAIN_MAX, STARTS_MAX = 0.2, 30.0, 5
+#: Seconds after which a child that has done nothing yet counts as well started.
+PROVEN_TIME = 10.0
+#: Seconds that killed children get to disappear.
+KILL_TIME = 1.0
+CHILD_LOST = "django_workpool.WorkerLost"
+
+
+class ProcessExecutor:
+    """Runs works in child processes, one at a time in each.
+
+    Args:
+        processes: how many children there are.
+        program: what they are started with.
+        home: takes the outcome of a run: what a child brings back, or what its death means for the run.
+        done: told each run that a child has completed itself.
+        recycle: works after which a child is replaced; 0 for never.
+    """
+
+    def __init__(
+        self,
+        processes: int,
+        program: Program,
+        home: Callable[[Run, Outcome], None],
+        done: Callable[[Run], None],
+        recycle: int = 0,
+    ) -> None:
+        self.processes, self.program, self.home, self.done, self.recycle = processes, program, home, done, recycle
+        # Guards what follows. Nothing is called and nothing waited for while it is held.
+        self._changed = threading.Condition()
+        self._waiting: deque[Run] = deque()
+        self._active: dict[int, tuple[Run, float]] = {}
+        self._cut: list[Run] = []
+        self._stopped = self._cutting = self._over = False
+        self._live = 0
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+        # The thread's own.
+        self._children: list[Child] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._failures = 0
+        self._failed_at = self._start_at = self._look_at = float("-inf")
+        # What a coroutine or a callback forks must not keep children from seeing the end of this process.
+        keep_from_children(self, lambda executor: [child.channel.fileno() for child in executor._children])
+
+    @property
+    def live(self) -> int:
+        """How many children there are, those that end included."""
+        with self._changed:
+            return self._live
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        with self._changed:
+            return not self._waiting and not self._active
+
+    def active(self) -> dict[int, tuple[Run, float]]:
+        """Return what runs now: the run and when it began (monotonic clock, seconds), by the run's token."""
+        with self._changed:
+            return dict(self._active)
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        """Take ``runs``, all or none, and start them in this order as children become free.
+
+        Raises:
+            ExecutorStopped: after ``stop``.
+        """
+        with self._changed:
+            if self._stopped:
+                raise ExecutorStopped("the child processes have been stopped")
+            self._waiting.extend(runs)
+        self._ring()
+
+    def take_back(self) -> list[Run]:
+        """Return what has not begun, and forget it: it will not run."""
+        with self._changed:
+            runs = list(self._waiting)
+            self._waiting.clear()
+        return runs
+
+    def stop(self, timeout: float) -> bool:
+        """Begin nothing more, end idle children, and wait until the others have ended too.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether all children have ended.
+        """
+        with self._changed:
+            self._stopped = True
+            self._ring()
+            return self._changed.wait_for(lambda: not self._live, timeout)
+
+    def cut_off(self) -> list[Run]:
+        """Kill the children that still run something; return these runs: what becomes of them is the caller's to say."""
+        with self._changed:
+            self._stopped = self._cutting = True
+            self._ring()
+            self._changed.wait_for(lambda: not self._active, KILL_TIME)
+            runs = self._cut + [run for run, _ in self._active.values()]
+            self._cut = []
+            self._active.clear()
+        return runs
+
+    def _ring(self) -> None:
+        # A full buffer wakes the thread just as well.
+        with suppress(BlockingIOError):
+            self._bell.send(b"!")
+
+    # From here on: on the executor's thread.
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep children and feed them: the body of a thread. Returns after ``stop``, or when no child can be started any more."""
+        while not self._is_over(stop):
+            self._bury()
+            if not self._start():
+                return
+            self._feed()
+            self._dismiss()
+            for key, _ in self._selector.select(self._patience()):
+                if key.data is None:
+                    with suppress(BlockingIOError):
+                        self._ear.recv(4096)
+                else:
+                    self._exchange(key.data)
+
+    def _is_over(self, stop: threading.Event) -> bool:
+        with self._changed:
+            if stop.is_set():
+                self._stopped = self._cutting = self._over = True
+            self._live = len(self._children)
+            self._changed.notify_all()
+            return self._stopped and not self._children
+
+    def _patience(self) -> float:
+        if self._cutting or any(child.ends for child in self._children):
+            return LOOK_SOON
+        now = time.monotonic()
+        return max(0.0, min(LOOK_EVERY, self._start_at - now) if self._start_at > now else LOOK_EVERY)
+
+    def _start(self) -> bool:
+        """Start children that are missing; return False when that is hopeless."""
+        while not self._stopped and time.monotonic() >= self._start_at and len(self._staying()) < self.processes:
+            if self._failures >= STARTS_MAX and not self._staying():
+                logger.critical("no child process can be started: giving up after %d attempts", self._failures)
+                return False
+            try:
+                child = Child(self.program)
+            except OSError as error:
+                self._failed(f"could not be started: {error}", time.monotonic())
+                continue
+            self._children.append(child)
+            self._selector.register(child.channel, selectors.EVENT_READ, child)
+        return True
+
+    def _staying(self) -> list[Child]:
+        return [child for child in self._children if not child.ends]
+
+    def _failed(self, what: str, started: float) -> None:
+        # Children that were started together have failed once.
+        self._failures += started >= self._failed_at
+        self._failed_at = time.monotonic()
+        wait = min(START_AGAIN * 2 ** (self._failures - 1), START_AGAIN_MAX)
+        self._start_at = self._failed_at + wait
+        logger.error("a child process %s; next try in %.1f s", what, wait)
+
+    def _feed(self) -> None:
+        for child in self._children:
+            if not child.is_free:
+                continue
+            with self._changed:
+                if self._stopped or not self._waiting:
+                    return
+                run = self._waiting.popleft()
+                self._active[run.token] = (run, time.monotonic())
+            child.run = run
+            self._send(child, {"run": run_frame(run), "level": eventlog.level_of(run.pool)})
+
+    def _send(self, child: Child, frame: dict[str, Any]) -> None:
+        child.send(frame)
+        self._listen(child)
+
+    def _listen(self, child: Child) -> None:
+        if child.closed is None:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.unsent else 0)
+            self._selector.modify(child.channel, wanted, child)
+
+    def _exchange(self, child: Child) -> None:
+        """Send and receive what is possible without waiting."""
+        child.flush()
+        for frame in child.receive():
+            if "ready" in frame:
+                child.ready = True
+            elif child.run is not None and frame["token"] == child.run.token:
+                run, child.run = child.run, None
+                child.works += 1
+                outcome = frame["outcome"]
+                self._bring_home(run, None if outcome is None else read_outcome(outcome))
+        if child.closed is None:
+            self._listen(child)
+        else:
+            self._ignore(child)
+
+    def _ignore(self, child: Child) -> None:
+        with suppress(KeyError):
+            self._selector.unregister(child.channel)
+
+    def _bring_home(self, run: Run, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self.done(run)
+        else:
+            self.home(run, outcome)
+        self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        with self._changed:
+            self._active.pop(run.token, None)
+            self._changed.notify_all()
+
+    def _dismiss(self) -> None:
+        """Tell children to stop that are not needed any more, and kill those that do not obey, or hang."""
+        now = time.monotonic()
+        for child in self._children:
+            worn = self.recycle and child.works >= self.recycle
+            if self._over or (self._cutting and child.run) or (self._stopped and not child.ready):
+                child.kill()
+            elif child.is_free and (self._stopped or worn):
+                child.stopping = now
+                self._send(child, {"stop": True})
+            elif child.is_overdue(now):
+                child.kill()
+
+    def _bury(self) -> None:
+        """Take note of children that have ended."""
+        now = time.monotonic()
+        if now < self._look_at and not self._cutting and not any(child.ends for child in self._children):
+            return
+        self._look_at = now + LOOK_EVERY
+        for child in list(self._children):
+            if not child.proven and (child.works or (child.ready and now - child.started > PROVEN_TIME)):
+                child.proven, self._failures = True, 0
+            if child.has_ended():
+                if child.closed is None:
+                    # What it has said before.
+                    self._exchange(child)
+                self._ignore(child)
+                self._children.remove(child)
+                child.channel.close()
+                self._take_note(child)
+
+    def _take_note(self, child: Child) -> None:
+        run, told = child.run, child.told()
+        if run is not None and self._cutting:
+            with self._changed:
+                self._cut.append(run)
+            self._forget(run)
+        elif run is not None:
+            eventlog.log("child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=child.process.pid, how=told)
+            # What a mutation or query has not committed has had no effect; what it has, is completed already.
+            kind = "failed" if run.fn_type is FnType.ACTION else "returned"
+            failure = Failure(class_path=CHILD_LOST, text=f"worker process lost ({told})")
+            self._bring_home(run, Outcome(kind=kind, failure=failure))
+        elif not self._stopped and child.stopping is None:
+            if not child.proven:
+                self._failed(f"has ended before its first work ({told})", child.started)
+                return
+            logger.warning("a child process has ended while it was idle (%s)", told)
+        self._start_at = float("-inf")

@@ -1,0 +1,119 @@
+"""The executors of one process: which run goes to which of them, and all of them as one."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+
+from .. import functions
+from ..execution.assignments import Assignments
+from ..execution.coroutines import CoroutineExecutor
+from ..execution.foreign import ForeignExecutor
+from ..execution.offspring import Program
+from ..execution.processes import ProcessExecutor
+from ..execution.run import Performer
+from ..execution.threads import ThreadExecutor
+from ..loop.fleet import CALLBACK_CAPACITY
+from ..types import FnType, Outcome, Run
+
+if TYPE_CHECKING:
+    from .process import Options
+
+Executor = ThreadExecutor | ProcessExecutor | CoroutineExecutor | ForeignExecutor
+
+
+class Executors:
+    """What runs functions for one worker.
+
+    Args:
+        performer: runs a function and completes it.
+        options: how many run at once, and where.
+        assignments: whose runs they are.
+        home: takes the outcome of a run that has ended in another process.
+        crashed: told what a run that broke off has raised.
+    """
+
+    def __init__(
+        self,
+        performer: Performer,
+        options: "Options",
+        assignments: Assignments,
+        home: Callable[[Run, Outcome], None],
+        crashed: Callable[[Run, BaseException], None],
+    ) -> None:
+        self.assignments = assignments
+        module = settings.SETTINGS_MODULE
+        self.local: ThreadExecutor | ProcessExecutor
+        if options.processes:
+            program = Program(using=performer.using, worker=performer.worker, settings=module)
+            self.local = ProcessExecutor(options.processes, program, home, assignments.done, options.recycle)
+        else:
+            self.local = ThreadExecutor("workpool", options.threads, performer.perform, crashed)
+        self.foreign = ForeignExecutor(options.executor, module, home, assignments.forget) if options.executor else None
+        self.side = ThreadExecutor("workpool-callback", CALLBACK_CAPACITY, performer.perform_aside, crashed)
+        self.coroutines = CoroutineExecutor("workpool-async", performer.perform_async, crashed)
+        self.all: list[Executor] = [self.local, self.coroutines, self.side, *([self.foreign] if self.foreign else [])]
+
+    def bodies(self) -> dict[str, Callable[[threading.Event], None]]:
+        """Return the bodies of the threads that some of them need, by name."""
+        bodies: dict[str, Callable[[threading.Event], None]] = {}
+        if isinstance(self.local, ProcessExecutor):
+            bodies["children"] = self.local.run
+        if self.foreign:
+            bodies["executor"] = self.foreign.run
+        return bodies
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return all(executor.idle for executor in self.all)
+
+    def active(self) -> list[Run]:
+        """Return what runs now."""
+        return [run for executor in self.all for run, _ in executor.active().values()]
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        """Hand runs to the executors. If one of them raises, what has no place is given up: it is to be found again."""
+        parts: dict[Executor, list[Run]] = {}
+        for run in runs:
+            parts.setdefault(self._place(run), []).append(run)
+        try:
+            for executor in list(parts):
+                executor.submit(parts[executor])
+                del parts[executor]
+        except BaseException:
+            self.assignments.forget([run for some in parts.values() for run in some])
+            raise
+
+    def _place(self, run: Run) -> Executor:
+        if run.fn_type is FnType.CALLBACK:
+            return self.side
+        if functions.known().get(run.func_path, "").endswith(":async"):
+            return self.coroutines
+        return self.foreign if self.foreign and run.fn_type is FnType.ACTION else self.local
+
+    def take_back(self) -> list[Run]:
+        """Return what has not begun, and forget it: it will not run."""
+        return [run for executor in self.all for run in executor.take_back()]
+
+    def end_others(self, timeout: float = 0.0) -> None:
+        """Begin nothing more in other processes; let idle children end, and wait for the end of all of them for ``timeout`` seconds."""
+        for executor in (self.local, self.foreign):
+            if isinstance(executor, (ProcessExecutor, ForeignExecutor)):
+                executor.stop(timeout)
+
+    def cut_off(self) -> list[Run]:
+        """Return what still runs, after stopping it where that is possible: nobody waits for it any more."""
+        runs = []
+        for executor in self.all:
+            if isinstance(executor, (ProcessExecutor, ForeignExecutor)):
+                runs += executor.cut_off()
+            else:
+                runs += [run for run, _ in executor.active().values()]
+        return runs
+
+    def stop(self) -> None:
+        """End what is idle."""
+        for executor in self.all:
+            executor.stop(0)
