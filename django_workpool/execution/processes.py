@@ -172,6 +172,9 @@ class ProcessExecutor:
 
     def _start(self) -> bool:
         """Start children that are missing; return False when that is hopeless."""
+        if self._failures and not all(child.ready for child in self._children):
+            # First it must be known what becomes of those.
+            return True
         while not self._stopped and time.monotonic() >= self._start_at and len(self._staying()) < self.processes:
             if self._failures >= STARTS_MAX and not self._staying():
                 logger.critical("no child process can be started: giving up after %d attempts", self._failures)

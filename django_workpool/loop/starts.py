@@ -60,7 +60,8 @@ def start(it: "Iteration") -> None:
                 break
             room -= _start_queue(it, lane, priority, placement, min(room, it.spare(lane)))
     it.again |= room <= 0 or (it.yields and bool(it.ended))
-    it.starved = it.spare(Lane.WORK) > 0 and bool(placement.workers) and not placement.has_room(Lane.WORK) and _has_due(it)
+    crowded = bool(placement.workers) and it.spare(Lane.WORK) > 0
+    it.starved = crowded and (it.starved or (not placement.has_room(Lane.WORK) and _has_due(it)))
     it.saturated = it.spare(Lane.WORK) <= 0 or not placement.has_room(Lane.WORK)
     _look_ahead(it)
 
@@ -142,9 +143,12 @@ def _start_rows(it: "Iteration", lane: Lane, rows: list[Due], placement: Placeme
             continue
         elif placement.workers and not placement.known(row.func_path):
             unknown.append(row)
-        elif len(chosen) < most and (worker_id := placement.take(lane, row.func_path)) is not None:
+        elif len(chosen) >= most:
+            left.add(row.id)
+        elif (worker_id := placement.take(lane, row.func_path)) is not None:
             chosen.append((row, worker_id))
         else:
+            it.starved |= lane is Lane.WORK
             left.add(row.id)
     left |= holds.end_canceled(it, over) | holds.hold(it, unknown)
     holds.delete_starts(it, drop + [row for row, _ in chosen])

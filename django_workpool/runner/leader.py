@@ -124,13 +124,11 @@ class Leader:
 
     def _adopt_pools(self) -> None:
         """Make the memory of each pool; it reads its running rows in its first iteration."""
-        rows = InternalState.objects.using(self.using).values_list("pool", "generation")
-        for pool, generation in rows:
+        for pool, generation in InternalState.objects.using(self.using).values_list("pool", "generation"):
             if pool not in self._memories:
                 self._memories[pool] = PoolMemory(pool=pool, generation=generation, report=state.load(self.using, pool))
                 self._next[pool] = 0.0
-        levels = Globals.objects.using(self.using).values_list("pool", "log_level")
-        eventlog.set_levels(dict(levels))
+        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
 
     def _lead_once(self) -> None:
         """Renew, look around, iterate what is due, sleep."""

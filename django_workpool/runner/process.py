@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ..execution.assignments import Assignments
 from ..execution.run import Performer
 from ..execution.writer import Writer
 from ..failures import describe
+from ..loop.fleet import REFRESH_EVERY
 from ..types import Failure, FnType, Outcome, Run
 from . import drain
 from .executors import Executors
@@ -82,6 +84,9 @@ class Process:
         #: Counted by the signal handler, which does nothing else: an Event that this very thread waits on could block it for ever.
         self.signals = 0
         self.stopping = threading.Event()
+        #: Runs that came after that, and when the leader knows of it at the latest.
+        self._late: deque[Run] = deque()
+        self._known = 0.0
         #: Ends the services; set last, after the functions have ended.
         self.end = threading.Event()
 
@@ -189,9 +194,16 @@ class Process:
         """Take runs that are assigned to this worker; those that it has already are passed over."""
         fresh = self.assignments.take(runs)
         if self.stopping.is_set():
-            self._give_back(fresh)
+            self._refuse(fresh)
         else:
             self.executors.submit(fresh)
+
+    def _refuse(self, runs: Sequence[Run]) -> None:
+        """Give back runs that have come too late: a leader that does not know yet would send them again, until that counts."""
+        if time.monotonic() < self._known:
+            self._late.extend(runs)
+        else:
+            self._give_back(runs)
 
     def _bring_home(self, run: Run, outcome: Outcome) -> None:
         """Take the outcome of a run that has ended in another process. Never raises."""
@@ -226,6 +238,7 @@ class Process:
 
     def _stop(self) -> None:
         """Take nothing more, let functions end, write down the rest, hand over."""
+        self._known = time.monotonic() + 1.2 * REFRESH_EVERY
         self.stopping.set()
         eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(self.executors.active()))
         with self._guarded("taking no more work"):
@@ -237,9 +250,13 @@ class Process:
         end = time.monotonic() + self.options.grace
         while True:
             self._give_back(self.executors.take_back())
+            if time.monotonic() >= self._known:
+                self._give_back([self._late.popleft() for _ in range(len(self._late))])
             if self.idle or self.signals > 1 or time.monotonic() >= end:
                 break
             time.sleep(TICK / 5)
+        self._known = 0.0
+        self._give_back([self._late.popleft() for _ in range(len(self._late))])
         # Where they can be stopped, their effects end before that is written.
         self._interrupt(self.executors.cut_off())
         self.writer.drain(FLUSH)

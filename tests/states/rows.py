@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db.models import F, Max, Model
+from django.db.models import F, Model
 
 from django_workpool import RetryBehavior, serialization
 from django_workpool.database import database
@@ -155,27 +155,32 @@ def observe(work_id: uuid.UUID) -> CompositeState:
     return observe_many([work_id])[work_id]
 
 
-def observe_many(ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, CompositeState]:
-    """Return the same for several works, in a fixed number of statements."""
-    wanted = list(ids)
-    works, archived = Work.objects.in_bulk(wanted), Archive.objects.in_bulk(wanted)
-    starts, runs = (set(model._default_manager.values_list("work_id", flat=True)) for model in (PendingStart, RunningWork))
-    follows = dict(PendingCompletion.objects.values_list("work_id", "follow"))
-    singles = Counter(PendingCancelation.objects.filter(work_id__isnull=False).values_list("work_id", flat=True))
-    covers = PendingCancelation.objects.aggregate(latest=Max("created_up_to"))["latest"]
+def observe_many(ids: Iterable[uuid.UUID] | None = None) -> dict[uuid.UUID, CompositeState]:
+    """Return the same for several works (None: all that have any row), in a fixed number of statements."""
+    db = database(USING)
+    covered = "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.created_up_to >= w.created)"
+
+    def read(columns: str, table: str) -> dict[uuid.UUID, Any]:
+        rows = db.fetch(f"SELECT w.{columns} FROM {{{table}}} w")
+        return {db.read_uuid(row[0]): row[1:] for row in rows if row[0] is not None}
+
+    works, kept = read(f"id, w.attempts, w.canceled, {covered}", "Work"), read(f"id, w.kind, {covered}", "Archive")
+    starts, runs = read("work_id", "PendingStart"), read("work_id", "RunningWork")
+    follows = read("work_id, w.follow", "PendingCompletion")
+    singles = Counter(db.read_uuid(one) for (one,) in db.fetch("SELECT work_id FROM {PendingCancelation}") if one is not None)
     found = {}
-    for work_id in wanted:
-        work, kept = works.get(work_id), archived.get(work_id)
-        created = work.created if work else kept.created if kept else None
+    for work_id in {*works, *kept, *starts, *runs, *follows, *singles} if ids is None else ids:
+        attempts, canceled, is_covered = works.get(work_id, (None, False, False))
+        kind, was_covered = kept.get(work_id, ("", False))
         found[work_id] = CompositeState(
-            attempts=None if work is None else work.attempts,
-            canceled=work is not None and work.canceled,
+            attempts=attempts,
+            canceled=bool(canceled),
             pending_start=work_id in starts,
             running=work_id in runs,
-            follow=follows.get(work_id, ""),
+            follow=follows.get(work_id, [""])[0],
             pending_cancelation=singles[work_id],
-            covered=created is not None and covers is not None and created <= covers,
-            archived=kept.kind if kept else "",
+            covered=bool(is_covered or was_covered),
+            archived=kind,
         )
     return found
 
