@@ -9,7 +9,7 @@ from django_workpool import Workpool, call, kick
 from django_workpool.database import Hint, database
 from django_workpool.kick import Source, is_needed
 from django_workpool.loop import status
-from django_workpool.loop.iteration import Iteration
+from django_workpool.loop.context import Iteration
 from django_workpool.models import RunStatus
 from django_workpool.segments import YEAR
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_workpool import Workpool, call
+from django_workpool.loop.context import PAUSED_CALLBACKS
 from django_workpool.loop.fleet import CALLBACK_CAPACITY
-from django_workpool.loop.iteration import PAUSED_CALLBACKS
 from django_workpool.models import Archive, Attempt, PendingStart, Work
 from django_workpool.types import Lane, Run
 

@@ -15,8 +15,6 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from django.db import connections
-
 from ..types import Outcome
 from .frames import Frame, Lines, outcome_frame, pack, read_run, unpack
 from .isolation import Isolation
@@ -26,9 +24,6 @@ T = TypeVar("T")
 #: Bytes taken from the parent at once.
 PIECE = 64 * 1024
 _PR_SET_PDEATHSIG = 1
-
-#: What a forked copy must never close: the sessions are the original's.
-_kept: list[Any] = []
 
 
 def main(descriptor: int) -> None:
@@ -93,9 +88,6 @@ def _become_a_copy(channel: socket.socket, original: int, main_thread: int) -> N
         signal.signal(number, handler)
     if channel.fileno() >= 0:
         os.close(channel.detach())
-    for connection in connections.all(initialized_only=True):
-        _kept.append(connection)
-        del connections[connection.alias]
     if threading.get_ident() == main_thread and os.getppid() == original:
         # Forked from another thread, it would end with that thread already; a copy's copy is a daemon and may stay.
         _die_with(original)

@@ -46,6 +46,8 @@ logger = logging.getLogger("django_workpool.execution")
 T = TypeVar("T")
 
 _here = threading.local()
+#: What a forked copy must never close.
+_original: list[BaseDatabaseWrapper] = []
 
 
 class Isolation:
@@ -143,6 +145,14 @@ class Isolation:
                 watch.connection.close()
         self._watches.clear()
 
+    def disown(self) -> None:
+        """In a forked copy of the process: let go of the thread's connections without closing them. Their sessions are the original's."""
+        _here.isolation = None
+        for connection in connections.all(initialized_only=True):
+            _original.append(connection)
+            del connections[connection.alias]
+        self._watches.clear()
+
     def adopt(self, connection: BaseDatabaseWrapper) -> None:
         """Learn of a connection that was opened on this thread."""
         if connection in self._watches or not _is_shared(connection):
@@ -221,4 +231,11 @@ def _learn(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
         isolation.adopt(connection)
 
 
+def _disown() -> None:
+    isolation: Isolation | None = getattr(_here, "isolation", None)
+    if isolation is not None:
+        isolation.disown()
+
+
 connection_created.connect(_learn, dispatch_uid="django_workpool.execution.isolation")
+os.register_at_fork(after_in_child=_disown)

@@ -189,7 +189,7 @@ class ProcessExecutor:
         return True
 
     def _staying(self) -> list[Child]:
-        return [child for child in self._children if not child.ends]
+        return [child for child in self._children if child.stopping is None]
 
     def _failed(self, what: str, started: float) -> None:
         # Children that were started together have failed once.

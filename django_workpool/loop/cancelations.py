@@ -5,7 +5,7 @@ Work that waits ends as canceled. Work that runs is marked: it goes on, and is n
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from django.db.models import F
 
@@ -13,10 +13,8 @@ from ..models import PendingCancelation, Work
 from ..settle import LockedWork, lock_works
 from ..types import Lane
 from . import retries
+from .context import Iteration
 from .memory import BEGINNING
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
 
 #: Works canceled in one iteration, so that starts and completions go on beside a cancelation of many.
 PAGE = 64
@@ -30,7 +28,7 @@ class Wish(NamedTuple):
     work_id: uuid.UUID | None
 
 
-def cancel(it: "Iteration") -> None:
+def cancel(it: Iteration) -> None:
     """Work off one page of pending cancelations."""
     cursor = it.memory.cancelations
     rows = it.db.fetch(
@@ -56,7 +54,7 @@ def cancel(it: "Iteration") -> None:
         it.advances.append((cursor, (wishes[-1].segment, wishes[-1].id)))
 
 
-def _cancel_single(it: "Iteration", wishes: Sequence[Wish]) -> list[Wish]:
+def _cancel_single(it: Iteration, wishes: Sequence[Wish]) -> list[Wish]:
     """Cancel works by id; return the wishes that are worked off (a locked work waits for the next iteration)."""
     if not wishes:
         return []
@@ -67,7 +65,7 @@ def _cancel_single(it: "Iteration", wishes: Sequence[Wish]) -> list[Wish]:
     return [wish for wish in wishes if wish.work_id not in stay]
 
 
-def end_or_mark(it: "Iteration", works: Sequence[LockedWork]) -> None:
+def end_or_mark(it: Iteration, works: Sequence[LockedWork]) -> None:
     """End the works that do not run as canceled, mark the others. Callback work is never canceled."""
     works = [work for work in works if work.callback_of is None]
     if not works:
@@ -81,7 +79,7 @@ def end_or_mark(it: "Iteration", works: Sequence[LockedWork]) -> None:
         Work.objects.using(it.db.using).filter(id__in=[work.id for work in runs]).update(canceled=True)
 
 
-def _cancel_page(it: "Iteration", wish: Wish, room: int) -> list[Wish]:
+def _cancel_page(it: Iteration, wish: Wish, room: int) -> list[Wish]:
     """Cancel at most ``room`` of the works that a cancel_all covers; return the wish if nothing is left of it.
 
     The page moves through the pending starts from the beginning; what the end finds passed over (locked) starts it again.

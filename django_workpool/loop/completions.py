@@ -1,29 +1,14 @@
 """Phase (a): take the attempts that have ended, free their slots, and send back what is to run again."""
 
-from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
-
 from ..types import Follow, Lane, ResultKind
 from . import retries
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
+from .context import Ended, Iteration
 
 #: Completions of one iteration.
 BATCH = 500
 
 
-class Ended(NamedTuple):
-    """A pending completion."""
-
-    id: int
-    work_id: UUID
-    segment: int
-    kind: str
-    follow: str
-
-
-def retire(it: "Iteration") -> None:
+def retire(it: Iteration) -> None:
     """Delete pending completions and their running rows; queue retries and returns; count the rest."""
     cursor = it.memory.completions
     rows = it.db.fetch(
@@ -46,7 +31,7 @@ def retire(it: "Iteration") -> None:
         it.advances.append((cursor, last))
 
 
-def _delete(it: "Iteration", done: list[Ended]) -> None:
+def _delete(it: Iteration, done: list[Ended]) -> None:
     if not done:
         return
     among, param = it.db.among("id", [one.id for one in done])
@@ -58,7 +43,7 @@ def _delete(it: "Iteration", done: list[Ended]) -> None:
             it.ended[one.work_id] = it.memory.running[one.work_id]
 
 
-def _count(it: "Iteration", one: Ended) -> None:
+def _count(it: Iteration, one: Ended) -> None:
     """Count an attempt that has ended; what goes back is counted where it is sent back."""
     running = it.memory.running.get(one.work_id)
     if one.follow != Follow.END or (running is not None and running.lane == Lane.CALLBACK):

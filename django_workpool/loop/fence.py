@@ -6,7 +6,6 @@ rewrite would make the next one slower.
 """
 
 import uuid
-from typing import TYPE_CHECKING
 
 from django.db.models import FloatField, OuterRef, Subquery
 from django.db.models.expressions import RawSQL
@@ -14,12 +13,10 @@ from django.db.models.expressions import RawSQL
 from ..database.base import lock_rows
 from ..exceptions import StaleGeneration
 from ..models import Globals, InternalState, Lead
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
+from .context import Iteration
 
 
-def enter(it: "Iteration", owner: uuid.UUID) -> None:
+def enter(it: Iteration, owner: uuid.UUID) -> None:
     """Lock the pool's row, check owner and generation, read the limit and the time; load the running set if it is stale.
 
     Raises:

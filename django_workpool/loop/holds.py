@@ -3,28 +3,25 @@
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from .. import conf
 from ..models import PendingStart, Work
 from ..segments import SECOND
 from ..settle import Settlement, Verdict, canceled, lock_works, settle
 from ..types import Failure, FnType, Follow, ResultKind
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
-    from .starts import Due
+from .context import Iteration
+from .due import Due
 
 #: Wait of work that no live worker knows: short at first, as a worker may just not have imported its module yet.
 HOLD_FIRST, HOLD = SECOND // 2, 5 * SECOND
 
 
-def end_canceled(it: "Iteration", rows: Sequence["Due"]) -> set[int]:
+def end_canceled(it: Iteration, rows: Sequence[Due]) -> set[int]:
     """End canceled work that was found waiting; return the rows of locked work."""
     return _end(it, rows, {row.work_id: None for row in rows})
 
 
-def _end(it: "Iteration", rows: Sequence["Due"], failures: dict[uuid.UUID, Failure | None]) -> set[int]:
+def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure | None]) -> set[int]:
     if not rows:
         return set()
     works = lock_works(it.db.using, failures, skip_locked=True)
@@ -50,7 +47,7 @@ def _end(it: "Iteration", rows: Sequence["Due"], failures: dict[uuid.UUID, Failu
     return {row.id for row in rows if row.work_id not in works}
 
 
-def hold(it: "Iteration", rows: Sequence["Due"]) -> set[int]:
+def hold(it: Iteration, rows: Sequence[Due]) -> set[int]:
     """Put work back that no live worker knows; end what has been held too long. Return the rows of locked work."""
     if not rows:
         return set()
@@ -76,12 +73,12 @@ def hold(it: "Iteration", rows: Sequence["Due"]) -> set[int]:
     return _end(it, expired, dict(failures))
 
 
-def delete_starts(it: "Iteration", rows: Sequence["Due"]) -> None:
+def delete_starts(it: Iteration, rows: Sequence[Due]) -> None:
     """Delete the pending starts."""
     if rows:
         among, param = it.db.among("id", [row.id for row in rows])
         it.db.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
 
 
-def _put_back(it: "Iteration", rows: Sequence["Due"], segments: int) -> None:
+def _put_back(it: Iteration, rows: Sequence[Due], segments: int) -> None:
     PendingStart.objects.using(it.db.using).filter(id__in=[row.id for row in rows]).update(segment=it.now + segments)

@@ -5,23 +5,19 @@ has failed ("worker lost"), and its own retry behaviour says what follows. The l
 kills its worker does not go round for ever.
 """
 
-from typing import TYPE_CHECKING
-
 from ..models import PendingCompletion
 from ..settle import LockedWork, Settlement, Verdict, judge, lock_works, settle
 from ..types import Failure, FnType, Follow, Lane, Outcome
 from . import retries
+from .context import Iteration
 from .memory import Running
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
 
 #: Running rows recovered in one iteration.
 BATCH = 64
 WORKER_LOST = "django_workpool.WorkerLost"
 
 
-def recover(it: "Iteration") -> None:
+def recover(it: Iteration) -> None:
     """Recover one batch of the running work whose worker is lost, and drop running rows that belong to nothing."""
     _drop(it, it.memory.orphans)
     lost = [one for one in it.memory.running.values() if it.is_running(one.work_id) and it.fleet.is_lost(one.worker_id)]
@@ -58,13 +54,13 @@ def recover(it: "Iteration") -> None:
     retries.queue(it, back)
 
 
-def _judge(it: "Iteration", work: LockedWork, one: Running) -> Verdict:
+def _judge(it: Iteration, work: LockedWork, one: Running) -> Verdict:
     failure = Failure(class_path=WORKER_LOST, text=f"worker lost: {it.fleet.name(one.worker_id)} died while it ran this")
     kind = "failed" if work.fn_type == FnType.ACTION else "returned"
     return judge(work, Outcome(kind=kind, failure=failure))
 
 
-def _count(it: "Iteration", one: Running, work: LockedWork, verdict: Verdict) -> None:
+def _count(it: Iteration, one: Running, work: LockedWork, verdict: Verdict) -> None:
     if one.lane == Lane.WORK and verdict.follow is not Follow.RETURN:
         it.report.completed += 1
         it.report.retries += verdict.follow is Follow.RETRY
@@ -75,7 +71,7 @@ def _count(it: "Iteration", one: Running, work: LockedWork, verdict: Verdict) ->
     )
 
 
-def _drop(it: "Iteration", gone: list[Running]) -> None:
+def _drop(it: Iteration, gone: list[Running]) -> None:
     """Delete running rows: under the fence the leader is their only writer."""
     if gone:
         among, param = it.db.among("id", [one.token for one in gone])

@@ -4,16 +4,12 @@ import random
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from ..models import PendingStart
 from ..segments import ceil_segment
 from ..settle import LockedWork, Settlement, canceled, lock_works, retry_behavior, settle
 from ..types import FnType, Follow, Lane, RetryBehavior
-
-if TYPE_CHECKING:
-    from .completions import Ended
-    from .iteration import Iteration
+from .context import Ended, Iteration
 
 _MS = timedelta(milliseconds=1)
 
@@ -35,7 +31,7 @@ def backoff_ms(behavior: RetryBehavior, attempts: int, jitter: float | None = No
     return max(0.0, min(wait * factor, cap))
 
 
-def send_back(it: "Iteration", ended: Sequence["Ended"]) -> set[uuid.UUID]:
+def send_back(it: Iteration, ended: Sequence[Ended]) -> set[uuid.UUID]:
     """Queue the works of completions that go back.
 
     Returns:
@@ -58,7 +54,7 @@ def send_back(it: "Iteration", ended: Sequence["Ended"]) -> set[uuid.UUID]:
     return locked(it, [work_id for work_id in ids if work_id not in works])
 
 
-def locked(it: "Iteration", missing: list[uuid.UUID]) -> set[uuid.UUID]:
+def locked(it: Iteration, missing: list[uuid.UUID]) -> set[uuid.UUID]:
     """Return which of the works that could not be locked are there: the others are gone."""
     if not missing:
         return set()
@@ -66,7 +62,7 @@ def locked(it: "Iteration", missing: list[uuid.UUID]) -> set[uuid.UUID]:
     return {it.db.read_uuid(work_id) for (work_id,) in it.db.fetch(f"SELECT id FROM {{Work}} WHERE {among}", [param])}
 
 
-def is_over(it: "Iteration", works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
+def is_over(it: Iteration, works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
     """Return the works that must not run again: canceled, or a cancelation (or a cancel_all that covers them) waits."""
     ids = list(works)
     if not ids:
@@ -82,14 +78,14 @@ def is_over(it: "Iteration", works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
     return [it.db.read_uuid(work_id) for (work_id,) in rows]
 
 
-def count_retry(it: "Iteration", work: LockedWork, *, ended: bool) -> None:
+def count_retry(it: Iteration, work: LockedWork, *, ended: bool) -> None:
     """Count a failed attempt that is followed by another one, or would have been."""
     if work.fn_type != FnType.CALLBACK:
         it.report.completed += 1
         it.report.retries += not ended
 
 
-def end_canceled(it: "Iteration", works: Sequence[LockedWork]) -> None:
+def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     """End works as canceled: they never run again, and their on_complete becomes callback work."""
     if not works:
         return
@@ -99,7 +95,7 @@ def end_canceled(it: "Iteration", works: Sequence[LockedWork]) -> None:
         it.emit("completed", "INFO", work_id=work.id, name=work.name, status="canceled", attempts=work.attempts)
 
 
-def queue(it: "Iteration", works: Sequence[tuple[LockedWork, bool]]) -> None:
+def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
     """Insert pending starts: after the backoff where it is a retry, now otherwise."""
     rows = []
     for work, is_retry in works:

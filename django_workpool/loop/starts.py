@@ -1,16 +1,12 @@
 """Phase (d): start due work by priority, then age, as much as there is spare capacity and room in the workers."""
 
-import uuid
-from typing import TYPE_CHECKING, NamedTuple
-
 from ..models import Work
-from ..types import MAX_PRIORITY, MIN_PRIORITY, FnType, Lane, Run
-from . import holds
+from ..types import FnType, Lane, Run
+from . import due, holds
+from .context import Iteration
+from .due import Due
 from .fleet import Placement
-from .memory import BUFFER, Cursor, Depth, Position, Running
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
+from .memory import Cursor, Running
 
 #: Works started in one iteration.
 BATCH = 256
@@ -21,38 +17,12 @@ LOOK_MAX = 1_000
 #: Rows read at least by the second and later reads of a queue.
 STEP = 100
 
-_PRIORITIES = ", ".join(f"({priority})" for priority in range(MIN_PRIORITY, MAX_PRIORITY + 1))
 
-
-class Due(NamedTuple):
-    """A due pending start and its work (``fn_type`` None: the work is gone)."""
-
-    id: int
-    segment: int
-    work_id: uuid.UUID
-    fn_type: str | None
-    func_path: str
-    name: str
-    arguments: str
-    attempts: int
-    on_complete: str
-    retry: str
-    canceled: bool
-    held: bool
-    #: A cancelation of it, or a cancel_all that covers it, waits.
-    waived: bool
-
-    @property
-    def position(self) -> Position:
-        """Its place in the queue."""
-        return self.segment, self.id
-
-
-def start(it: "Iteration") -> None:
+def start(it: Iteration) -> None:
     """Start a batch of each lane, and find out what is due next."""
     # Room that this iteration has freed is for whoever has waited for room longest.
     placement = Placement(it.fleet, it.pool, () if it.yields else it.ended.values())
-    queues = _queues(it)
+    queues = due.queues(it)
     room = BATCH
     for lane in (Lane.CALLBACK, Lane.WORK):
         for priority in sorted((p for one, p in queues if one == lane), reverse=True):
@@ -61,32 +31,12 @@ def start(it: "Iteration") -> None:
             room -= _start_queue(it, lane, priority, placement, min(room, it.spare(lane)))
     it.again |= room <= 0 or (it.yields and bool(it.ended))
     crowded = bool(placement.workers) and it.spare(Lane.WORK) > 0
-    it.starved = crowded and (it.starved or (not placement.has_room(Lane.WORK) and _has_due(it)))
+    it.starved = crowded and (it.starved or (not placement.has_room(Lane.WORK) and due.has_due(it)))
     it.saturated = it.spare(Lane.WORK) <= 0 or not placement.has_room(Lane.WORK)
-    _look_ahead(it)
+    due.look_ahead(it)
 
 
-def _queues(it: "Iteration") -> set[tuple[int, int]]:
-    """Return the (lane, priority) pairs that have, or lately had, something due.
-
-    Each is found by a probe with equality on lane and priority: a scan over all priorities would walk their far-future rows.
-    """
-    if it.depth is Depth.EXACT:
-        return it.memory.active
-    since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
-    found = it.db.fetch(
-        f"WITH lane(value) AS (VALUES (0), (1)), priority(value) AS (VALUES {_PRIORITIES}) "
-        "SELECT lane.value, priority.value FROM lane, priority WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
-        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s)",
-        [it.pool, since, it.now],
-    )
-    due = {(int(lane), int(priority)) for lane, priority in found}
-    # An empty pool keeps them: what comes next is most likely of the same kind.
-    it.memory.active = due or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | due
-    return it.memory.active
-
-
-def _start_queue(it: "Iteration", lane: Lane, priority: int, placement: Placement, most: int) -> int:
+def _start_queue(it: Iteration, lane: Lane, priority: int, placement: Placement, most: int) -> int:
     """Start at most ``most`` works of one queue; return how many."""
     cursor = it.memory.starts.get((lane, priority))
     if cursor is None:
@@ -96,7 +46,7 @@ def _start_queue(it: "Iteration", lane: Lane, priority: int, placement: Placemen
         if it.looked >= LOOK_MAX:
             it.again = True
             break
-        rows = _read(it, lane, priority, position, min(max(most - begun + passed, least), BATCH))
+        rows = due.read(it, lane, priority, position, min(max(most - begun + passed, least), BATCH))
         if not rows:
             break
         # What could not be started may go on for long: larger steps from now on.
@@ -116,20 +66,7 @@ def _start_queue(it: "Iteration", lane: Lane, priority: int, placement: Placemen
     return begun
 
 
-def _read(it: "Iteration", lane: Lane, priority: int, after: Position, limit: int) -> list[Due]:
-    rows = it.db.fetch(
-        "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.canceled, "
-        "w.held_since IS NOT NULL, w.callback_of IS NULL AND (EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = s.work_id) OR "
-        "EXISTS (SELECT 1 FROM {PendingCancelation} c "
-        "WHERE c.pool = s.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)) "
-        "FROM {PendingStart} s LEFT JOIN {Work} w ON w.id = s.work_id WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
-        f"AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT {limit}",
-        [it.pool, lane, priority, *after, it.now],
-    )
-    return [Due(row[0], row[1], it.db.read_uuid(row[2]), *row[3:]) for row in rows]
-
-
-def _start_rows(it: "Iteration", lane: Lane, rows: list[Due], placement: Placement, most: int) -> tuple[int, set[int]]:
+def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement, most: int) -> tuple[int, set[int]]:
     """Start what can be; return how many, and the ids of the rows that stay as they are."""
     chosen: list[tuple[Due, int]] = []
     drop, over, unknown, left = [], [], [], set()
@@ -156,7 +93,7 @@ def _start_rows(it: "Iteration", lane: Lane, rows: list[Due], placement: Placeme
     return len(chosen), left
 
 
-def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
+def _insert(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
     if not chosen:
         return
     held = [row.work_id for row, _ in chosen if row.held]
@@ -191,22 +128,3 @@ def _insert(it: "Iteration", lane: Lane, chosen: list[tuple[Due, int]]) -> None:
             attempt=row.attempts + 1,
             lag_ms=max(0, round(it.now_ms - row.segment * 100)),
         )
-
-
-def _has_due(it: "Iteration") -> bool:
-    """Return whether anything of the pool is due."""
-    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1"
-    return bool(it.db.fetch(due, [it.pool, it.now]))
-
-
-def _look_ahead(it: "Iteration") -> None:
-    """Find the next segment at which anything can be started that is not due yet."""
-    due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
-    ((work, callback),) = it.db.fetch(
-        f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",
-        [it.pool, it.now] * 2,
-    )
-    if it.saturated:
-        # Callback work has room of its own.
-        work = None
-    it.next_segment = min((segment for segment in (work, callback) if segment is not None), default=None)

@@ -5,20 +5,17 @@ They live in the leader's memory: the fence's row would otherwise get a version 
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from .. import serialization, stats
 from ..models import InternalState
+from .context import Iteration
 from .memory import Report
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
 
 REPORT_EVERY_MS = 60_000
 SAVE_EVERY = 1.0
 
 
-def keep(it: "Iteration") -> None:
+def keep(it: Iteration) -> None:
     """Emit the report if it is due, and write the state if it has changed and was not written within the last second."""
     memory = it.memory
     changed = memory.dirty or it.advances or any(asdict(it.report).values())
@@ -36,7 +33,7 @@ def keep(it: "Iteration") -> None:
     memory.dirty = bool(changed)
 
 
-def _save(it: "Iteration", total: Report) -> None:
+def _save(it: Iteration, total: Report) -> None:
     memory = it.memory
     cursors = {f"{lane}:{priority}": cursor.position for (lane, priority), cursor in memory.starts.items()}
     InternalState.objects.using(it.db.using).filter(pool=it.pool).update(
@@ -49,7 +46,7 @@ def _save(it: "Iteration", total: Report) -> None:
     )
 
 
-def remember(it: "Iteration") -> None:
+def remember(it: Iteration) -> None:
     """Take over what has been committed."""
     it.memory.report.add(it.report)
     if it.reported:

@@ -5,16 +5,12 @@ kicks, so they are written when they have lasted; leaving them is written at onc
 afterwards: whoever writes first, the other sees it.
 """
 
-from typing import TYPE_CHECKING
-
 from ..database import Database
 from ..models import RunStatus
 from ..segments import YEAR
 from ..types import LoopState
-
-if TYPE_CHECKING:
-    from .iteration import Iteration
-    from .memory import PoolMemory
+from .context import Iteration
+from .memory import PoolMemory
 
 #: Iterations in a row after which a backlog, or a full pool, is taken to last.
 LASTING = 3
@@ -22,7 +18,7 @@ LASTING = 3
 Status = tuple[str, int, bool]
 
 
-def wanted(it: "Iteration") -> Status:
+def wanted(it: Iteration) -> Status:
     """Return the (state, segment, saturated) that fits an iteration's end."""
     memory = it.memory
     memory.busy = memory.busy + 1 if it.again else 0
@@ -38,7 +34,7 @@ def wanted(it: "Iteration") -> Status:
     return LoopState.IDLE.value, 0, False
 
 
-def settle(db: Database, memory: "PoolMemory", status: Status) -> bool:
+def settle(db: Database, memory: PoolMemory, status: Status) -> bool:
     """Write the status if it has changed; return whether the queues are to be looked at once more before sleeping."""
     if status == memory.status:
         return False

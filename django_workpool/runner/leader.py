@@ -15,8 +15,9 @@ from ..exceptions import StaleGeneration
 from ..execution import workers
 from ..failures import describe
 from ..loop import state, status
+from ..loop.context import Iteration
 from ..loop.fleet import Fleet
-from ..loop.iteration import Iteration, run_iteration
+from ..loop.iteration import run_iteration
 from ..loop.memory import PoolMemory
 from ..models import Globals, InternalState
 from ..segments import segment_ms

@@ -70,11 +70,11 @@ def check(check: Check) -> None:
     from django_workpool.models import Archive, PendingStart
 
     from ..live import running
-    from ..works.tasks import nap, note
+    from ..works.tasks import hold, note
 
     pool = Workpool()
     pool.configure(max_parallelism=RUNNING)
-    pool.enqueue_many(nap, [call(3)] * RUNNING)
+    pool.enqueue_many(hold, [call(str(check.start.folder), str(number)) for number in range(RUNNING)])
     main = check.start()
     check.wait(lambda: running() == RUNNING, 30, "10 works run")
     pool.enqueue_many(note, [call("canceled")] * check.options.works)
@@ -83,6 +83,7 @@ def check(check: Check) -> None:
         began = time.monotonic()
         pool.cancel_all()
     view = time.monotonic() - began
+    (check.start.folder / "go").touch()
     client = Client()
     client.thread.start()
     canceled = Archive.objects.filter(kind="canceled")
@@ -104,7 +105,7 @@ def check(check: Check) -> None:
         client.stop.set()
         client.thread.join()
     p95 = sorted(client.seconds)[int(len(client.seconds) * 0.95)]
-    ended = Archive.objects.filter(func_path="tests.works.tasks.nap", kind="success").count()
+    ended = Archive.objects.filter(func_path="tests.works.tasks.hold", kind="success").count()
     check.expect(ended == RUNNING, f"{ended} of the running works succeeded")
     check.expect(canceled.count() == check.options.works, f"{canceled.count()} were canceled")
     waiting = PendingStart.objects.filter(work_id__in=client.ids[:500]).count()

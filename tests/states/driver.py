@@ -13,8 +13,9 @@ from django_workpool.database import database
 from django_workpool.execution import workers
 from django_workpool.execution.run import Performer
 from django_workpool.loop import state
+from django_workpool.loop.context import Iteration
 from django_workpool.loop.fleet import Fleet
-from django_workpool.loop.iteration import Iteration, run_iteration
+from django_workpool.loop.iteration import run_iteration
 from django_workpool.loop.memory import Depth, PoolMemory
 from django_workpool.models import Globals, InternalState, Lead, Worker
 from django_workpool.types import Failure, Outcome, Run

@@ -1,0 +1,86 @@
+"""What is due, in the order in which it is to be started, and what will be. Reads only."""
+
+import uuid
+from typing import NamedTuple
+
+from ..types import MAX_PRIORITY, MIN_PRIORITY, Lane
+from .context import Iteration
+from .memory import BUFFER, Depth, Position
+
+_PRIORITIES = ", ".join(f"({priority})" for priority in range(MIN_PRIORITY, MAX_PRIORITY + 1))
+
+
+class Due(NamedTuple):
+    """A due pending start and its work (``fn_type`` None: the work is gone)."""
+
+    id: int
+    segment: int
+    work_id: uuid.UUID
+    fn_type: str | None
+    func_path: str
+    name: str
+    arguments: str
+    attempts: int
+    on_complete: str
+    retry: str
+    canceled: bool
+    held: bool
+    #: A cancelation of it, or a cancel_all that covers it, waits.
+    waived: bool
+
+    @property
+    def position(self) -> Position:
+        """Its place in the queue."""
+        return self.segment, self.id
+
+
+def queues(it: Iteration) -> set[tuple[int, int]]:
+    """Return the (lane, priority) pairs that have, or lately had, something due.
+
+    Each is found by a probe with equality on lane and priority: a scan over all priorities would walk their far-future rows.
+    """
+    if it.depth is Depth.EXACT:
+        return it.memory.active
+    since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
+    found = it.db.fetch(
+        f"WITH lane(value) AS (VALUES (0), (1)), priority(value) AS (VALUES {_PRIORITIES}) "
+        "SELECT lane.value, priority.value FROM lane, priority WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
+        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s)",
+        [it.pool, since, it.now],
+    )
+    due = {(int(lane), int(priority)) for lane, priority in found}
+    # An empty pool keeps them: what comes next is most likely of the same kind.
+    it.memory.active = due or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | due
+    return it.memory.active
+
+
+def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) -> list[Due]:
+    rows = it.db.fetch(
+        "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.canceled, "
+        "w.held_since IS NOT NULL, w.callback_of IS NULL AND (EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = s.work_id) OR "
+        "EXISTS (SELECT 1 FROM {PendingCancelation} c "
+        "WHERE c.pool = s.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)) "
+        "FROM {PendingStart} s LEFT JOIN {Work} w ON w.id = s.work_id WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
+        f"AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT {limit}",
+        [it.pool, lane, priority, *after, it.now],
+    )
+    return [Due(row[0], row[1], it.db.read_uuid(row[2]), *row[3:]) for row in rows]
+
+
+def has_due(it: Iteration) -> bool:
+    """Return whether anything of the pool is due."""
+    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1"
+    return bool(it.db.fetch(due, [it.pool, it.now]))
+
+
+def look_ahead(it: Iteration) -> None:
+    """Find the next segment at which anything can be started that is not due yet."""
+    due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
+    ((work, callback),) = it.db.fetch(
+        f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",
+        [it.pool, it.now] * 2,
+    )
+    if it.saturated:
+        # Callback work has room of its own.
+        work = None
+    it.next_segment = min((segment for segment in (work, callback) if segment is not None), default=None)
