@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ def test_callback_waits_as_work_of_its_own_kind(live: Live) -> None:
     pool = Workpool()
     pool.configure(max_parallelism=0)
     try:
-        work_id = pool.using(on_complete=ended).enqueue(note, "canceled while paused")
+        work_id = pool.using(on_complete=ended, delay=timedelta(hours=1)).enqueue(note, "canceled while paused")
         assert pool.cancel(work_id)
         wait_until(lambda: texts("ended", work_id))
     finally:

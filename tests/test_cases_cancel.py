@@ -17,7 +17,7 @@ from django_workpool.models import PendingCancelation, PendingStart, Work
 
 from .live import Live, live_main, result, results, texts, times, transactional_db, wait_for_quiet, wait_until
 from .works.models import Event
-from .works.tasks import cancel_itself, count_up, ended, fail, fail_when_told, hold, nap, note
+from .works.tasks import cancel_itself, count_up, ended, fail, fail_when_told, hold, note
 
 __all__ = ["transactional_db"]
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -156,19 +156,20 @@ def test_cancelation_that_is_rolled_back(live: Live) -> None:
     assert result(work_id).kind == "success"
 
 
-def test_cancel_all_covers_what_was_enqueued_before(live: Live) -> None:
+def test_cancel_all_covers_what_was_enqueued_before(live: Live, tmp_path: Path) -> None:
     """What waits ends as canceled, what runs goes on, what is enqueued later is not covered; each has one callback."""
     pool = Workpool()
     pool.configure(max_parallelism=2)
     try:
-        busy = pool.enqueue_many(nap, [call(0.3)] * 2)
+        busy = pool.enqueue_many(hold, [call(str(tmp_path), key) for key in ("one", "two")])
+        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
         waiting = pool.using(on_complete=ended).enqueue_many(note, [call(f"covered {number}") for number in range(80)])
         future = pool.using(delay=timedelta(days=1)).enqueue_many(note, [call("in the future")] * 10)
-        wait_until(lambda: set(PendingStart.objects.filter(work_id__in=busy)) == set())
         pool.cancel_all()
         assert not pool.cancel(waiting[0]), "already covered"
         after = pool.enqueue_many(note, [call(f"after {number}") for number in range(5)])
         assert {one.kind for one in results([*waiting, *future])} == {"canceled"}
+        (tmp_path / "go").touch()
         assert {one.kind for one in results([*busy, *after])} == {"success"}
     finally:
         pool.configure(max_parallelism=10)

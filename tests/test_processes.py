@@ -51,8 +51,7 @@ OTHER = Workpool("imports")
 def live(django_db_setup: None, django_db_blocker: Any, test_database_url: str, tmp_path_factory: Any) -> Iterator[Live]:
     """Run one ``workpool_main`` with two children for the tests of this module."""
     folder = tmp_path_factory.mktemp("main")
-    options = ("--processes", "2", "--pool", "default")
-    with live_main(django_db_blocker, test_database_url, folder, *options, env={QUICK_VARIABLE: "1"}) as running:
+    with live_main(django_db_blocker, test_database_url, folder, "--processes", "2", "--pool", "default") as running:
         yield running
 
 
@@ -224,9 +223,6 @@ def test_children_end_with_a_killed_main_process(live: Live, tmp_path: Path) -> 
     os.kill(main.process.pid, signal.SIGKILL)
     main.process.wait(10)
     wait_until(lambda: not any(is_alive(pid) for pid in pids), 2)
-    wait_until(lambda: running("imports") == 0)
-    assert OTHER.cancel_all() is None
-    wait_for_quiet()
 
 
 @LINUX
@@ -237,6 +233,7 @@ def test_stop_amid_functions_that_never_end(live: Live, tmp_path: Path) -> None:
     wait_until(lambda: len(lines(tmp_path / "pids")) == 2)
     in_time = OTHER.enqueue(hold, str(tmp_path), "in time")
     wait_until((tmp_path / "begun-in time").exists)
+    wait_until(lambda: running("imports") >= 3)
     waiting = OTHER.enqueue(where)
     began = time.monotonic()
     main.terminate()
@@ -252,7 +249,7 @@ def test_stop_amid_functions_that_never_end(live: Live, tmp_path: Path) -> None:
         ((attempts, returns),) = Work.objects.filter(id=work_id).values_list("attempts", "returns")
         assert (attempts, returns) in ((0, 1), (0, 0))
     assert PendingStart.objects.filter(work_id__in=[swallowing, waiting]).count() == 2
-    assert RunningWork.objects.filter(pool="imports").count() == 0
+    assert RunningWork.objects.filter(work_id__in=[in_time, burning, swallowing, waiting]).count() == 0
     OTHER.cancel_all()
     wait_for_quiet()
 
@@ -281,17 +278,17 @@ def test_interrupt_twice(live: Live, tmp_path: Path) -> None:
 def test_lost_connections_and_recycled_children(live: Live, tmp_path: Path) -> None:
     """C012: all connections are cut again and again while children are replaced: nothing is run twice, every result arrives."""
     main = live.start("--processes", "2", "--recycle", "4", "--pool", "imports")
-    ids = OTHER.using(on_complete=ended).enqueue_many(write_line, [call(str(tmp_path / "lines"))] * 16)
-    ids += OTHER.enqueue_many(write_line, [call(str(tmp_path / "lines"))] * 16)
-    for number in range(4):
-        wait_until(lambda number=number: len(lines(tmp_path / "lines")) > 6 * number)
+    ids = OTHER.using(on_complete=ended).enqueue_many(write_line, [call(str(tmp_path / "lines"))] * 8)
+    ids += OTHER.enqueue_many(write_line, [call(str(tmp_path / "lines"))] * 8)
+    for number in range(3):
+        wait_until(lambda number=number: len(lines(tmp_path / "lines")) > 5 * number)
         with connection.cursor() as cursor:
             others = "datname = current_database() AND pid <> pg_backend_pid()"
             cursor.execute(f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {others}")
     assert {(one.kind, one.attempts) for one in results(ids)} == {("success", 1)}
-    assert len(lines(tmp_path / "lines")) == 32
+    assert len(lines(tmp_path / "lines")) == 16
     assert max(lines(tmp_path / "lines").count(pid) for pid in lines(tmp_path / "lines")) <= 4
-    assert [texts("ended", one) for one in ids[:16]] == [["success:None"]] * 16
+    assert [texts("ended", one) for one in ids[:8]] == [["success:None"]] * 8
     wait_for_quiet()
     main.terminate()
     assert main.wait(20) == 0
@@ -299,12 +296,12 @@ def test_lost_connections_and_recycled_children(live: Live, tmp_path: Path) -> N
 
 def test_children_that_cannot_start_end_the_process(live: Live, tmp_path: Path) -> None:
     """They are tried again with growing pauses, told in the log; then the process ends with an error, and its work goes back."""
-    main = live.start("--processes", "2", "--pool", "imports", env={ONCE_VARIABLE: str(tmp_path / "once"), QUICK_VARIABLE: "1"})
+    main = live.start("--processes", "1", "--pool", "imports", env={ONCE_VARIABLE: str(tmp_path / "once"), QUICK_VARIABLE: "1"})
     work = OTHER.enqueue(where)
-    assert main.wait(30) == 1
+    assert main.wait(60) == 1
     output = main.output()
-    assert "FileExistsError" in output and "giving up after 5 attempts" in output
-    assert output.count("has ended before its first work (exit code 1)") <= 10
+    assert "FileExistsError" in output and "giving up after 3 attempts" in output
+    assert output.count("has ended before its first work (exit code 1)") == 3
     assert list(Work.objects.filter(id=work).values_list("fn_type", "attempts")) == [(FnType.ACTION, 0)]
     OTHER.cancel(work)
     wait_for_quiet()

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_workpool import Workpool, call
-from django_workpool.loop.context import PAUSED_CALLBACKS
-from django_workpool.loop.fleet import CALLBACK_CAPACITY
+from django_workpool import Workpool
 from django_workpool.models import Archive, Attempt, PendingStart, Work
-from django_workpool.types import Lane, Run
+from django_workpool.types import Lane
 
 from .states import functions
 from .states.driver import FAILED, RETURNED, SUCCESS, Loop, complete
@@ -146,6 +144,18 @@ def test_work_ended_by_the_loop_has_it_called_as_callback_work(loop: Loop, befor
     assert Archive.objects.get(id=work.id).callback_of == work_id
 
 
+@pytest.mark.parametrize("func", ["act", "renamed"])
+def test_the_callback_of_work_that_ends_among_the_starts_is_started_soon(loop: Loop, settings: Any, func: str) -> None:
+    """The iteration has been through the callbacks when it finds that the work is canceled, or known to nobody for too long."""
+    settings.WORKPOOLS = {"default": {"FUNCTIONS": ["tests"], "HOLD": timedelta(0)}}
+    work_id = given(replace(S1, canceled=func == "act"), func=f"tests.states.functions.{func}", callback="told")
+    if func == "renamed":
+        loop.iterate()
+        pass_time(100)
+    (run,) = loop.settle()
+    assert Work.objects.get(id=run.work_id).callback_of == work_id
+
+
 def test_a_canceled_works_callback_has_its_context_and_priority(loop: Loop) -> None:
     pool = Workpool().using(on_complete=functions.told, on_complete_context=["x", 1.5], priority=7, delay=timedelta(hours=1))
     work_id = pool.enqueue(functions.act)
@@ -246,47 +256,3 @@ def test_a_dangling_reference_of_a_mutations_callback_does_not_undo_the_mutation
     assert observe(work_id) == S3
     assert fate(work_id)[0] == "pending"
     assert callback_work(work_id) is not None
-
-
-# Their own limit --------------------------------------------------------------------------------------------------------
-
-
-def ended_by_the_loop(count: int) -> None:
-    pool = Workpool().using(on_complete=functions.told)
-    for work_id in pool.enqueue_many(functions.act, [call()] * count):
-        pool.cancel(work_id)
-
-
-@pytest.mark.parametrize(("limit", "most"), [(0, PAUSED_CALLBACKS), (3, 3), (11, 11)])
-def test_they_have_a_limit_of_their_own_that_a_pause_does_not_lower_to_nothing(loop: Loop, limit: int, most: int) -> None:
-    for _ in range(3):
-        loop.add_worker()
-    loop.configure(limit)
-    ended_by_the_loop(14)
-    runs: list[Run] = loop.settle()
-    assert len(runs) == len(running(Lane.CALLBACK)) == most
-    loop.perform(runs[0])
-    assert len(loop.settle()) == 1
-    assert len(running(Lane.CALLBACK)) == most
-
-
-def test_they_take_no_slot_of_the_pools_works_and_wait_for_none(loop: Loop) -> None:
-    loop.configure(1)
-    busy, other = given(S1, due_in=-5), given(S1)
-    ended_by_the_loop(1)
-    runs = loop.settle()
-    assert running(Lane.WORK) == {busy}
-    assert len(running(Lane.CALLBACK)) == 1
-    complete(run_of(busy), SUCCESS)
-    loop.settle()
-    assert running(Lane.WORK) == {other}
-    assert len(runs) == 2
-
-
-def test_one_worker_takes_a_few_at_once_however_full_it_is() -> None:
-    loop = Loop(threads=1)
-    given(S1)
-    ended_by_the_loop(CALLBACK_CAPACITY + 3)
-    loop.settle()
-    assert len(running(Lane.CALLBACK)) == CALLBACK_CAPACITY
-    assert len(running(Lane.WORK)) == 1

@@ -1,4 +1,4 @@
-"""Who is given the works: full, dead and leaving workers, and functions that no worker knows."""
+"""Who is given the works: full, dead and leaving workers, functions that no worker knows, and the room for callbacks."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,8 +7,11 @@ import pytest
 from django.db.models import F
 
 from django_workpool import Workpool, call
+from django_workpool.loop.context import PAUSED_CALLBACKS
+from django_workpool.loop.fleet import CALLBACK_CAPACITY
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, PendingStart, RunningWork, Work, Worker
+from django_workpool.types import Lane, Run
 
 from .states import functions
 from .states.driver import SUCCESS, Loop, complete
@@ -139,3 +142,47 @@ def test_held_work_can_be_canceled(loop: Loop) -> None:
     work_id = given(S7, func="tests.states.functions.renamed")
     loop.iterate()
     assert observe(work_id) == finished("canceled")
+
+
+# Callback work has a limit and room of its own ----------------------------------------------------------------------------
+
+
+def ended_by_the_loop(count: int) -> None:
+    pool = Workpool().using(on_complete=functions.told)
+    for work_id in pool.enqueue_many(functions.act, [call()] * count):
+        pool.cancel(work_id)
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0, PAUSED_CALLBACKS), (3, 3), (11, 11)])
+def test_they_have_a_limit_of_their_own_that_a_pause_does_not_lower_to_nothing(loop: Loop, limit: int, most: int) -> None:
+    for _ in range(3):
+        loop.add_worker()
+    loop.configure(limit)
+    ended_by_the_loop(14)
+    runs: list[Run] = loop.settle()
+    assert len(runs) == len(running(Lane.CALLBACK)) == most
+    loop.perform(runs[0])
+    assert len(loop.settle()) == 1
+    assert len(running(Lane.CALLBACK)) == most
+
+
+def test_they_take_no_slot_of_the_pools_works_and_wait_for_none(loop: Loop) -> None:
+    loop.configure(1)
+    busy, other = given(S1, due_in=-5), given(S1)
+    ended_by_the_loop(1)
+    runs = loop.settle()
+    assert running(Lane.WORK) == {busy}
+    assert len(running(Lane.CALLBACK)) == 1
+    complete(run_of(busy), SUCCESS)
+    loop.settle()
+    assert running(Lane.WORK) == {other}
+    assert len(runs) == 2
+
+
+def test_one_worker_takes_a_few_at_once_however_full_it_is() -> None:
+    loop = Loop(threads=1)
+    given(S1)
+    ended_by_the_loop(CALLBACK_CAPACITY + 3)
+    loop.settle()
+    assert len(running(Lane.CALLBACK)) == CALLBACK_CAPACITY
+    assert len(running(Lane.WORK)) == 1

@@ -23,7 +23,7 @@ from .threads import ExecutorStopped
 
 logger = logging.getLogger("django_workpool.execution")
 
-#: Seconds from one making of an executor to the next.
+#: Seconds from one making of an executor to the next, and from one complaint to the next.
 MAKE_AGAIN = 5.0
 EXECUTOR_LOST = "django_workpool.ExecutorLost"
 
@@ -100,7 +100,7 @@ class ForeignExecutor:
         self._futures: dict[int, Any] = {}
         self._stopped = False
         self._executor: Any = None
-        self._made = float("-inf")
+        self._made = self._told = float("-inf")
         self._tokens: SimpleQueue[int | None] = SimpleQueue()
 
     @property
@@ -180,7 +180,9 @@ class ForeignExecutor:
             executor = self._take_executor()
             future = executor.submit(call, pack(run_frame(run)).decode(), self.settings)
         except BaseException as error:
-            logger.warning("the executor did not take work %s (%s): it is offered again", run.work_id, describe(error).text)
+            if time.monotonic() - self._told >= MAKE_AGAIN:
+                self._told = time.monotonic()
+                logger.warning("the executor did not take work %s (%s): it is offered again", run.work_id, describe(error).text)
             if isinstance(error, BrokenExecutor):
                 self._close(executor)
             # What it has taken before may still come home.

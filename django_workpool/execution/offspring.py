@@ -114,6 +114,11 @@ class Child:
         self._unsent += pack(frame)
         self.flush()
 
+    def stop(self) -> None:
+        """Tell it to end."""
+        self.stopping = time.monotonic()
+        self.send({"stop": True})
+
     def flush(self) -> None:
         """Send what is possible."""
         try:

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from .. import eventlog
 from ..database.forks import keep_from_children
@@ -145,10 +144,10 @@ class ProcessExecutor:
         """Keep children and feed them: the body of a thread. Returns after ``stop``, or when no child can be started any more."""
         while not self._is_over(stop):
             self._bury()
+            self._dismiss()
             if not self._start():
                 return
             self._feed()
-            self._dismiss()
             for key, _ in self._selector.select(self._patience()):
                 if key.data is None:
                     with suppress(BlockingIOError):
@@ -209,11 +208,8 @@ class ProcessExecutor:
                 run = self._waiting.popleft()
                 self._active[run.token] = (run, time.monotonic())
             child.run = run
-            self._send(child, {"run": run_frame(run), "level": eventlog.level_of(run.pool)})
-
-    def _send(self, child: Child, frame: dict[str, Any]) -> None:
-        child.send(frame)
-        self._listen(child)
+            child.send({"run": run_frame(run), "level": eventlog.level_of(run.pool)})
+            self._listen(child)
 
     def _listen(self, child: Child) -> None:
         if child.closed is None:
@@ -260,8 +256,8 @@ class ProcessExecutor:
             if self._over or (self._cutting and child.run) or (self._stopped and not child.ready):
                 child.kill()
             elif child.is_free and (self._stopped or worn):
-                child.stopping = now
-                self._send(child, {"stop": True})
+                child.stop()
+                self._listen(child)
             elif child.is_overdue(now):
                 child.kill()
 

@@ -43,6 +43,8 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
             "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
         )
     settle(it.db, settlements, it.now_ms)
+    # Their callbacks have become work of a lane that this iteration has been through.
+    it.again |= any(work.on_complete for work in works.values())
     delete_starts(it, [row for row in rows if row.work_id in works])
     return {row.id for row in rows if row.work_id not in works}
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from django_workpool import Workpool, call
 from django_workpool.exceptions import StaleGeneration
 from django_workpool.execution import workers
+from django_workpool.loop.context import PAUSED_CALLBACKS, Iteration
 from django_workpool.loop.fleet import Placement
-from django_workpool.loop.iteration import PAUSED_CALLBACKS, Iteration
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, Globals, PendingStart, RunningWork, RunStatus, Work, Worker
 from django_workpool.types import Lane, Outcome, Run
@@ -215,7 +215,8 @@ class PoolMachine(RuleBasedStateMachine):
         states, works = observe_many(row.work_id for row in due), Work.objects.in_bulk([row.work_id for row in due])
         for row in due:
             state, lane = states[row.work_id], Lane(row.lane)
-            if it.spare(lane) > 0 and not (lane is Lane.WORK and (state.covered or state.pending_cancelation)):
+            spare = it.lane_limit(lane) - self.loop.memory.count(lane)
+            if spare > 0 and not (lane is Lane.WORK and (state.covered or state.pending_cancelation)):
                 assert placement.take(lane, works[row.work_id].func_path) is None
 
     # What must hold ---------------------------------------------------------------------------------------------

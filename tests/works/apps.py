@@ -42,7 +42,7 @@ def _be_quick() -> None:
 
     liveness.WINDOW = lead.UNCHANGED = 0.6
     watcher.PULSE_EVERY = leader.STANDBY_EVERY = 0.2
-    processes.START_AGAIN = 0.02
+    processes.START_AGAIN, processes.STARTS_MAX = 0.02, 3
 
 
 def _never_kick() -> None:

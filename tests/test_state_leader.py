@@ -1,0 +1,107 @@
+"""The leader's own part: deposed, failing and new leaders, and what is counted and reported."""
+
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from django_workpool import Workpool, call
+from django_workpool.exceptions import StaleGeneration
+from django_workpool.models import InternalState
+
+from .states import functions
+from .states.driver import FAILED, FINAL, SUCCESS, Broken, Loop, complete
+from .states.functions import RETRY
+from .states.rows import FINISHED, S1, S2, S3, S5, S10, S12, finished, given, left_over, observe, pass_time, run_of, running, snapshot
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_a_deposed_leader_writes_nothing(loop: Loop) -> None:
+    """Whatever it would do: start, retire, cancel, recover."""
+    given(S1)
+    given(S3, worker_id=loop.worker.id)
+    given(S5, worker_id=loop.worker.id)
+    given(replace(S12, pending_cancelation=1), worker_id=loop.worker.id)
+    old = loop.take_over()
+    before, state = snapshot(), list(InternalState.objects.values())
+    for _ in range(2):
+        with pytest.raises(StaleGeneration):
+            old.iterate()
+    assert (snapshot(), list(InternalState.objects.values())) == (before, state)
+
+
+def test_the_generation_alone_or_the_owner_alone_is_not_enough(loop: Loop) -> None:
+    given(S1)
+    before = snapshot()
+    right = loop.owner
+    loop.owner = uuid.uuid4()
+    with pytest.raises(StaleGeneration):
+        loop.iterate()
+    loop.owner = right
+    loop.memory.generation += 1
+    with pytest.raises(StaleGeneration):
+        loop.iterate()
+    loop.memory.generation -= 2
+    with pytest.raises(StaleGeneration):
+        loop.iterate()
+    assert snapshot() == before
+
+
+def test_an_iteration_that_fails_has_changed_nothing_and_is_repeated(loop: Loop) -> None:
+    loop.configure(2)
+    given(S3, worker_id=loop.worker.id)
+    works = Workpool().enqueue_many(functions.act, [call(i) for i in range(3)])
+    loop.iterate()
+    complete(run_of(works[0]), SUCCESS)
+    before = snapshot()
+    for _ in range(2):
+        with pytest.raises(Broken):
+            loop.iterate(fail=True)
+        assert snapshot() == before
+    it = loop.iterate()
+    assert running() == set(works[1:])
+    assert it.report.succeeded == 1
+
+
+def test_a_new_leader_finds_everything_in_the_rows(loop: Loop) -> None:
+    """One work in each state; the old memory is gone."""
+    retried = {"worker_id": loop.worker.id, "func": "act_retried", "retry": RETRY}
+    works = [given(state, **retried) for state in (S1, S2, S3, S5, S10, S12)]  # type: ignore[arg-type]
+    loop.take_over()
+    loop.iterate()
+    assert [observe(work_id) for work_id in works] == [S2, S2, FINISHED, S10, replace(S2, attempts=1), S12]
+
+
+def test_counters_survive_the_leader_and_are_reported_once_a_minute(loop: Loop) -> None:
+    works = [given(S2, worker_id=loop.worker.id, func="act_retried", retry=RETRY) for _ in range(3)]
+    canceled = given(replace(S1, pending_cancelation=1), due_in=1000)
+    for work_id, outcome in zip(works, (SUCCESS, FAILED, FINAL), strict=True):
+        complete(run_of(work_id), outcome)
+    loop.memory.saved = float("-inf")
+    loop.iterate()
+    loop.take_over()
+    it = loop.iterate()
+    assert observe(canceled) == finished("canceled")
+    assert loop.memory.report_ms is not None
+    assert [event for event, *_ in it.events if event == "report"] == []
+    loop.memory.report_ms -= timedelta(minutes=1) / timedelta(milliseconds=1)
+    it = loop.iterate()
+    ((_, level, report),) = [one for one in it.events if one[0] == "report"]
+    assert level == "REPORT"
+    counts = {"completed": 3, "succeeded": 1, "failed": 1, "retries": 1, "canceled": 1}
+    assert report == {**counts, "running": 0, "backlog": 1, "failureRate": 0.6667, "permanentFailureRate": 0.5}
+    it = loop.iterate()
+    assert [event for event, *_ in it.events if event == "report"] == []
+    assert loop.memory.report.completed == 0
+    pass_time(1000)
+    loop.iterate()
+    complete(run_of(works[1]), SUCCESS)
+    loop.iterate()
+    assert left_over() == {}
