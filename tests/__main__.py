@@ -1,9 +1,11 @@
-"""``python -m tests [pytest's arguments]``: run the suite on SQLite, then on PostgreSQL.
+"""``python -m tests [pytest's arguments]``: run the suite on SQLite and, at the same time, on PostgreSQL.
 
-PostgreSQL is the one that DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
+Most of its tests wait for processes: together the two take little longer than one. What SQLite's says is shown as it comes, what
+PostgreSQL's says after it. PostgreSQL is the one that DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
 """
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -11,10 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import IO
 from urllib.parse import quote
 
 import psycopg
@@ -25,6 +29,8 @@ from .postgres import ServerError, own_server
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
 #: How long pytest may take to end its tests' processes after an interrupt.
 INTERRUPT_SECONDS = 30
+
+_running: "set[subprocess.Popen[bytes]]" = set()
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,21 @@ class Verdict:
 def main(arguments: list[str]) -> int:
     """Run both suites, print one line with both verdicts, and return the exit code."""
     signal.signal(signal.SIGTERM, _exit)
-    verdicts = [_run_on_sqlite(arguments), _run_on_postgresql(arguments)]
+    with tempfile.TemporaryFile() as later, ThreadPoolExecutor(1) as beside:
+        postgresql = beside.submit(_run_on_postgresql, arguments, later)
+        try:
+            verdicts = [_run_on_sqlite(arguments)]
+            verdicts.append(postgresql.result())
+        finally:
+            # Whatever ended this one ends the other, too: its pytest gets the interrupt, its server is stopped.
+            for process in list(_running):
+                _interrupt(process)
+            with suppress(BaseException):
+                postgresql.result()
+            later.seek(0)
+            sys.stdout.flush()
+            shutil.copyfileobj(later, sys.stdout.buffer)
+            sys.stdout.flush()
     print(f"\n{'; '.join(map(str, verdicts))}", flush=True)
     return max(abs(verdict.returncode) for verdict in verdicts)
 
@@ -56,13 +76,13 @@ def _exit(number: int, frame: FrameType | None) -> None:
 def _run_on_sqlite(arguments: list[str]) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="workpool-sqlite-") as folder:
         url = f"sqlite:///{quote(str(Path(folder, 'db.sqlite3')))}"
-        return _run(f"SQLite {sqlite3.sqlite_version}", url, "", arguments)
+        return _run(f"SQLite {sqlite3.sqlite_version}", url, "", arguments, None)
 
 
-def _run_on_postgresql(arguments: list[str]) -> Verdict:
+def _run_on_postgresql(arguments: list[str], output: IO[bytes]) -> Verdict:
     try:
         with _postgresql() as (url, origin):
-            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments)
+            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments, output)
     except ServerError as error:
         print(f"\n{error}", file=sys.stderr, flush=True)
         return Verdict("PostgreSQL (no server)", 1, 0)
@@ -89,15 +109,28 @@ def _server_version(url: str) -> str:
     return str(row[0]).split()[0] if row else ""
 
 
-def _run(database: str, url: str, origin: str, arguments: list[str]) -> Verdict:
-    print(f"\n### {database}", flush=True)
+def _run(database: str, url: str, origin: str, arguments: list[str], output: IO[bytes] | None) -> Verdict:
+    heading = f"\n### {database}\n"
+    if output is None:
+        print(heading, end="", flush=True)
+    else:
+        output.write(heading.encode())
+        output.flush()
     started = time.monotonic()
     environment = {**os.environ, "DATABASE_URL": url, ORIGIN_VARIABLE: origin}
-    process = subprocess.Popen([sys.executable, "-m", "pytest", *arguments], env=environment, cwd=Path(__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *arguments],
+        env=environment,
+        cwd=Path(__file__).parents[1],
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+    )
+    _running.add(process)
     try:
         returncode = process.wait()
     finally:
         _interrupt(process)
+        _running.discard(process)
     return Verdict(database, returncode, time.monotonic() - started)
 
 

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 from django_workpool import Workpool, call
 from django_workpool.execution import foreign
 from django_workpool.execution.foreign import ForeignExecutor
+from django_workpool.execution.frames import Lines, outcome_frame, pack, read_outcome, read_run, run_frame, unpack
 from django_workpool.execution.threads import ExecutorStopped
-from django_workpool.types import Outcome, Run
+from django_workpool.types import Failure, Outcome, Run
 
 from .live import Live, failures, live_main, result, results, texts, transactional_db, value, wait_for_quiet
 from .runs import a_run, some_runs, tokens
@@ -213,3 +216,19 @@ def test_stop_waits_for_what_is_out(monkeypatch: pytest.MonkeyPatch, wait_until:
         assert home.executor.stop(20) is True
         assert time.monotonic() - began < 10
         assert tokens(home.executor.take_back()) == []
+
+
+# What passes between processes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("started", [datetime(2026, 1, 1, 2, 3, 4, 567, tzinfo=UTC), datetime(2026, 1, 1)])
+def test_runs_and_outcomes_arrive_as_they_were_sent(started: datetime) -> None:
+    """Whatever text is in them, in one line."""
+    run = replace(a_run(7, "x\n\u2028🎉\x00"), started=started, has_callback=True, arguments='{"args":["\\n"],"kwargs":{}}')
+    outcome = Outcome(kind="failed", failure=Failure(class_path="a.B", text="\ud800", traceback="1\n2", retryable=False))
+    sent = [pack(run_frame(run)), pack(outcome_frame(outcome)), pack(outcome_frame(Outcome(kind="success", value="[1]")))]
+    assert [line.count(b"\n") for line in sent] == [1, 1, 1]
+    lines, stream = Lines(), b"".join(sent)
+    got = [line for at in range(0, len(stream), 7) for line in lines.feed(stream[at : at + 7])]
+    assert read_run(unpack(got[0])) == run
+    assert [read_outcome(unpack(line)) for line in got[1:]] == [outcome, Outcome(kind="success", value="[1]")]

@@ -172,6 +172,7 @@ def test_a_completion_that_the_iteration_has_not_seen_is_no_reason_to_recover(lo
     work_id = given(before, worker_id=loop.worker.id, func="act_retried", retry=RETRY)  # type: ignore[arg-type]
     pass_time(1000)
     loop.kill()
+    loop.memory.loaded = float("-inf")
     loop.iterate(Depth.EXACT)
     assert observe(work_id) == before
     loop.iterate(Depth.BEHIND)

@@ -27,8 +27,8 @@ from .lead import Leadership
 
 logger = logging.getLogger("django_workpool.loop")
 
-#: Seconds between two looks at all pools' queues: what no hint has told (a late commit, a lost notification) is found then.
-POLL_EVERY = 1.0
+#: Seconds between two looks at all queues: what no hint has told starts within the second that the manual promises.
+POLL_EVERY = 0.9
 #: Seconds between two attempts to take the lead.
 STANDBY_EVERY = 1.0
 #: Seconds between two prunings of a pool; full chunks follow each other after PRUNE_AGAIN.

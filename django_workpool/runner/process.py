@@ -238,25 +238,30 @@ class Process:
 
     def _stop(self) -> None:
         """Take nothing more, let functions end, write down the rest, hand over."""
-        self._known = time.monotonic() + 1.2 * REFRESH_EVERY
+        self._known, leads = float("inf"), self.leader.lead.held
         self.stopping.set()
         eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(self.executors.active()))
         with self._guarded("taking no more work"):
             workers.stop_accepting(self.using, self.watcher.worker_id)
             if len(drain.others(self.using, self.id)) > 0:
                 self.leader.hand_over_asked.set()
+        self._known = time.monotonic() + (0.1 if leads else 1.1 * REFRESH_EVERY)
         self.leader.hear(Hint("lead"))
         self.executors.end_others()
         end = time.monotonic() + self.options.grace
         while True:
             self._give_back(self.executors.take_back())
-            if time.monotonic() >= self._known:
+            known = time.monotonic() >= self._known
+            if known:
                 self._give_back([self._late.popleft() for _ in range(len(self._late))])
-            if self.idle or self.signals > 1 or time.monotonic() >= end:
+            # What is placed with a worker that has no row any more, counts as lost with it.
+            if (self.idle and known) or self.signals > 1 or time.monotonic() >= end:
                 break
             time.sleep(TICK / 5)
         self._known = 0.0
         self._give_back([self._late.popleft() for _ in range(len(self._late))])
+        with self._guarded("giving back what came last"):
+            self.submit(workers.assigned(self.using, self.watcher.worker_id))
         # Where they can be stopped, their effects end before that is written.
         self._interrupt(self.executors.cut_off())
         self.writer.drain(FLUSH)
