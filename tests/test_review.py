@@ -1,6 +1,7 @@
 """Faults that a review of the core found, each held where it showed: in the loop, without threads."""
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from django_workpool.failures import describe
 from django_workpool.loop import starts
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, FunctionSet, PendingStart, RunningWork, Work
+from django_workpool.runner import drain
 from django_workpool.types import Outcome
 
 from .runs import a_run
@@ -250,3 +252,30 @@ def test_an_interrupted_run_that_may_run_again_is_not_ended_by_its_last_return()
     loop.iterate()
     assert Attempt.objects.filter(work_id=work_id).count() == 1
     assert PendingStart.objects.filter(work_id=work_id).exists()
+
+
+def test_what_is_left_to_drain_is_seen_at_one_moment() -> None:
+    """A work on its way from one table to another is not overlooked between two statements."""
+    loop = Loop()
+    assert drain.is_drained(USING, None)
+    work_id = Workpool().enqueue(act)
+    assert not drain.is_drained(USING, None)
+    (run,) = loop.settle()
+    assert not drain.is_drained(USING, None)
+    with CaptureQueriesContext(connection) as captured:
+        drain.is_drained(USING, None)
+    assert len([query for query in captured if "FROM" in query["sql"].replace("epoch FROM", "")]) == 1
+    complete_many(USING, [Attempted(run=run, outcome=SUCCESS, worker="here")])
+    assert not drain.is_drained(USING, None)
+    loop.iterate()
+    assert drain.is_drained(USING, None) and Archive.objects.filter(id=work_id).exists()
+
+
+def test_works_of_a_paused_pool_and_of_later_are_left_by_a_drain() -> None:
+    loop = Loop(limit=0)
+    Workpool().enqueue(act)
+    Workpool().using(delay=timedelta(hours=1)).enqueue(act)
+    assert drain.is_drained(USING, None)
+    loop.configure(1)
+    assert not drain.is_drained(USING, None)
+    assert drain.is_drained(USING, ("imports",))

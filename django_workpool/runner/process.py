@@ -241,6 +241,8 @@ class Process:
         self._known, leads = float("inf"), self.leader.lead.held
         self.stopping.set()
         eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(self.executors.active()))
+        # This thread's connection has been idle, and may be lost without anybody's notice: others must learn of the end for certain.
+        connections.close_all()
         with self._guarded("taking no more work"):
             workers.stop_accepting(self.using, self.watcher.worker_id)
             if len(drain.others(self.using, self.id)) > 0:
