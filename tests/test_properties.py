@@ -19,7 +19,7 @@ STEPS = 30
 @pytest.mark.django_db(transaction=True)
 def test_whatever_happens_every_work_ends_exactly_once_and_is_told() -> None:
     profile = settings(
-        max_examples=EXAMPLES or 15,
+        max_examples=EXAMPLES or 12,
         stateful_step_count=STEPS,
         derandomize=not EXAMPLES,
         database=None,
