@@ -19,6 +19,8 @@ _CONFLICT_TEXTS = ("database is locked", "database table is locked", "database s
 #: PostgreSQL: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout,
 #: idle_in_transaction_session_timeout, transaction_timeout. Class 08 is *connection exception* as a whole.
 _LOSS_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
+#: read_only_sql_transaction.
+_READ_ONLY_STATE = "25006"
 #: Without a state the server has said nothing: then the driver's or libpq's own words are all there is.
 _LOSS_TEXTS = (
     "connection is closed",
@@ -90,6 +92,18 @@ def _says_loss(exc: BaseException) -> bool:
             text = text_of(error).lower()
             return any(words in text for words in _LOSS_TEXTS)
     return False
+
+
+def is_away(exc: BaseException) -> bool:
+    """Return whether the pool's own statements failed because there is no database to write to: connecting again is what may help.
+
+    The connection is gone, or it leads to a server that has become a read-only standby: its successor is found by connecting.
+    """
+    return is_connection_loss(exc) or guarded(_says_read_only, False, exc)
+
+
+def _says_read_only(exc: BaseException) -> bool:
+    return any(getattr(error, "sqlstate", None) == _READ_ONLY_STATE for error in _database_errors(exc))
 
 
 def may_pass(exc: BaseException) -> bool:

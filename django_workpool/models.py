@@ -315,6 +315,8 @@ class Worker(models.Model):
     function_set = models.CharField(max_length=64, blank=True, default="")
     #: False while it shuts down: it takes nothing more.
     accepting = models.BooleanField(default=True)
+    #: It has ended in order: what it had begun is written, and what else is assigned to it was never begun.
+    left = models.BooleanField(default=False, db_default=False)
     started = models.DateTimeField()
     beat = models.DateTimeField()
 

@@ -21,7 +21,7 @@ from django.db import (
 )
 from django.db.utils import load_backend
 
-from django_workpool.database_errors import is_conflict, is_connection_loss
+from django_workpool.database_errors import is_away, is_conflict, is_connection_loss
 
 from .raising import Endless, TextRaises, raised
 
@@ -204,6 +204,16 @@ def test_lost_connections_of_a_real_server(other: Any) -> None:
         exc = raised(lambda lose=lose: lose(other))
         assert (lose.__name__, is_connection_loss(exc), is_conflict(exc)) == (lose.__name__, True, False), repr(exc)
         connection.close()
+
+
+@on_postgresql
+def test_a_server_that_only_reads_is_no_lost_connection_but_one_to_leave(other: Any) -> None:
+    """What a fail-over leaves behind: the session lives, and only a new one may lead to the successor."""
+    sql("SET default_transaction_read_only = on")
+    exc = raised(lambda: sql("CREATE TABLE read_only_probe (id int)"))
+    assert (is_away(exc), is_connection_loss(exc), is_conflict(exc)) == (True, False, False), repr(exc)
+    connection.close()
+    assert not is_away(ValueError("read-only transaction"))
 
 
 @on_postgresql

@@ -12,7 +12,6 @@ import pytest
 from django.db import connection
 
 from django_workpool import Workpool, call
-from django_workpool.loop.fleet import REFRESH_EVERY
 from django_workpool.models import Archive, PendingStart, RunningWork, Work
 from django_workpool.types import FnType
 
@@ -273,8 +272,6 @@ def test_interrupt_twice(live: Live, tmp_path: Path) -> None:
     assert failures(burning)[0].class_path == "django_workpool.Interrupted"
     assert "Traceback" not in main.output()
     wait_for_quiet()
-    # In its haste it has not waited until the leader knew: what is enqueued before that would be placed with it, and be lost.
-    time.sleep(1.1 * REFRESH_EVERY)
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="PostgreSQL only")

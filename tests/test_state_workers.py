@@ -7,16 +7,19 @@ import pytest
 from django.db.models import F
 
 from django_workpool import Workpool, call
+from django_workpool.execution import workers
 from django_workpool.loop.context import PAUSED_CALLBACKS
 from django_workpool.loop.fleet import CALLBACK_CAPACITY
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, PendingStart, RunningWork, Work, Worker
+from django_workpool.runner.intake import Intake
+from django_workpool.runner.process import Options
 from django_workpool.types import Lane, Run
 
 from .states import functions
 from .states.driver import SUCCESS, Loop, complete
 from .states.functions import RETRY
-from .states.rows import POOL, S1, S2, S7, finished, given, observe, pass_time, run_of, running
+from .states.rows import POOL, S1, S2, S7, USING, finished, given, observe, pass_time, run_of, running
 
 pytestmark = pytest.mark.django_db
 
@@ -78,6 +81,36 @@ def test_nothing_is_given_to_a_worker_that_is_dead_leaves_or_serves_other_pools(
     assert it.saturated
     Worker.objects.filter(id=elsewhere.id).update(pools=f'["imports", "{POOL}"]')
     assert set(loop.iterate().runs) == {elsewhere.id}
+
+
+def test_what_was_placed_with_a_worker_that_had_just_left_was_never_begun(loop: Loop) -> None:
+    """The leader did not know yet: no attempt is counted, though the action may not be retried, and another worker gets it."""
+    work_id = given(S1)
+    loop.iterate()
+    workers.leave(USING, loop.worker.id)
+    other = loop.add_worker()
+    it = loop.iterate()
+    assert [(event, fields["status"]) for event, _, fields in it.events if event == "recovered"] == [("recovered", "returned")]
+    loop.settle()
+    assert RunningWork.objects.get(work_id=work_id).worker_id == other.id
+    assert Work.objects.values_list("attempts", "returns").get(id=work_id) == (0, 1)
+    assert not Attempt.objects.exists()
+
+
+def test_a_worker_that_ends_without_having_written_all_has_not_left(loop: Loop) -> None:
+    """Its death will be observed: what it had begun counts as lost."""
+    intake = Intake(USING, "worker", Options(threads=1, pools=None, drain=False, grace=0), lambda: True)
+    given(S1)
+    loop.iterate()
+    begun = workers.assigned(USING, loop.worker.id)
+    intake.refuse()
+    intake.submit(begun)
+    assert not intake.close(lambda: workers.assigned(USING, loop.worker.id))
+    other = Intake(USING, "worker", Options(threads=1, pools=None, drain=False, grace=0), lambda: True)
+    assert other.close(lambda: workers.assigned(USING, loop.worker.id))
+    # And from now on it takes nothing.
+    other.submit(begun)
+    assert not other.assignments.has_any(begun)
 
 
 # Functions that no worker knows -----------------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ class Assignments:
         with self._lock:
             self._mine -= {run.token for run in runs}
 
+    def has_any(self, runs: Sequence[Run]) -> bool:
+        """Return whether any of ``runs`` was taken by this process."""
+        with self._lock:
+            return any(run.token in self._mine for run in runs)
+
     def begin_fetch(self) -> None:
         """Note that a read of the running rows begins; there is one at a time."""
         with self._lock:

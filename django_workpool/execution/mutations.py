@@ -10,7 +10,7 @@ from django.db import DatabaseError, connections, transaction
 
 from ..complete import Attempted, Callback, Completed, committing, complete_inside
 from ..database import database
-from ..database_errors import is_conflict, is_connection_loss, may_pass
+from ..database_errors import is_away, is_conflict, may_pass
 from ..exceptions import StaleRun, WorkpoolError
 from ..failures import describe
 from ..models import PendingCompletion, RunningWork
@@ -53,11 +53,12 @@ def perform_mutation(using: str, worker: str, run: Run, isolation: Isolation, is
             tell(run, None)
             return None
         except BaseException as error:
-            if is_connection_loss(error) and not _still_owns(using, run, is_stopping):
+            away = is_away(error)
+            if away and not _still_owns(using, run, is_stopping):
                 # The connection was lost at the COMMIT, and it had happened.
                 return None
             waits_only = _waits_only(error, stage, callback)
-            repeat = not waits_only and worth_repeating(error, tries)
+            repeat = not waits_only and worth_repeating(error, tries, away=away)
             failure = describe(error)
         tries += not waits_only
         if waits_only and next(pauses, None) is None:
@@ -77,7 +78,7 @@ def _waits_only(error: BaseException, stage: _Stage, callback: Callback) -> bool
         return False
     if not stage.function:
         return is_conflict(error)
-    return stage.completion and not callback.entered and may_pass(error) and not is_conflict(error) and not is_connection_loss(error)
+    return stage.completion and not callback.entered and may_pass(error) and not is_conflict(error) and not is_away(error)
 
 
 def _mutate(using: str, worker: str, run: Run, isolation: Isolation, callback: Callback, stage: _Stage) -> Completed:
@@ -116,9 +117,9 @@ def _still_owns(using: str, run: Run, is_stopping: Callable[[], bool]) -> bool:
     return False
 
 
-def worth_repeating(error: BaseException, tries: int) -> bool:
-    """Return whether to repeat a transaction at once: a bounded number of times after a conflict or a lost connection."""
+def worth_repeating(error: BaseException, tries: int, *, away: bool) -> bool:
+    """Return whether to repeat a transaction at once: a bounded number of times after a conflict, or if the database was ``away``."""
     if is_conflict(error) and tries < CONFLICT_TRIES:
         time.sleep(random.uniform(0, 0.005 * 2 ** min(tries, 5)))
         return True
-    return is_connection_loss(error) and tries < CONNECTION_TRIES
+    return away and tries < CONNECTION_TRIES

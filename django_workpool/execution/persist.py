@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from django.db import connections
 
 from ..complete import Attempted, Completed
-from ..database_errors import is_connection_loss, may_pass
+from ..database_errors import is_away, may_pass
 from ..eventlog import log
 from ..failures import describe
 from ..types import Failure, Outcome, Run
@@ -32,6 +32,18 @@ def waits(is_stopping: Callable[[], bool]) -> Iterator[int]:
         wait, number = min(wait * 2, WAIT_MAX), number + 1
 
 
+def wait_for_database(using: str, is_stopping: Callable[[], bool]) -> bool:
+    """Wait until this thread is connected; return False if the process stops before."""
+    for _ in waits(is_stopping):
+        try:
+            connections[using].close()
+            connections[using].ensure_connection()
+            return True
+        except Exception as error:
+            logger.warning("the database is away (%s)", describe(error).text.partition("\n")[0])
+    return False
+
+
 def persist(
     using: str, attempted: Attempted, complete: Callable[[Attempted], Completed | None], is_stopping: Callable[[], bool]
 ) -> Completed | None:
@@ -40,7 +52,7 @@ def persist(
         try:
             return complete(attempted)
         except Exception as error:
-            passes, lost = may_pass(error), is_connection_loss(error)
+            passes, lost = may_pass(error), is_away(error)
             if number & (number - 1) == 0:
                 # The first, second, fourth, ... time: an outage is not a flood.
                 logger.warning("work %s: completing it failed (%s), trying again", attempted.run.work_id, describe(error).text)

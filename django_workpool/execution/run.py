@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 from ..complete import Attempted, Completed, complete_one
 from ..database import database
+from ..database_errors import is_connection_loss
 from ..failures import describe
 from ..types import Failure, FnType, Outcome, Run
 from .calls import encode_value, prepare
 from .isolation import Isolation
 from .mutations import CONFLICT_TRIES, perform_mutation, worth_repeating
-from .persist import persist, tell
+from .persist import persist, tell, wait_for_database
 
 
 class Performer:
@@ -95,7 +96,9 @@ class Performer:
                 with database(self.using).read_only():
                     return Outcome(kind="success", value=encode_value(isolation.call(registered.func, args, kwargs)))
             except BaseException as error:
-                if not worth_repeating(error, tries):
+                # A read-only transaction's refusal to write is the function's own failure, whatever the server.
+                away = is_connection_loss(error)
+                if not worth_repeating(error, tries, away=away) or (away and not wait_for_database(self.using, self.is_stopping)):
                     return Outcome(kind="failed", failure=describe(error))
                 isolation.end()
                 isolation.begin(run.func_path)

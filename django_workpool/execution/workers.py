@@ -81,8 +81,13 @@ def stop_accepting(using: str, worker_id: int) -> None:
     Worker.objects.using(using).filter(id=worker_id).update(accepting=False)
 
 
+def leave(using: str, worker_id: int) -> None:
+    """Say that this worker has ended in order: the leader takes back what it never began, and deletes its row."""
+    Worker.objects.using(using).filter(id=worker_id).update(accepting=False, left=True)
+
+
 def unregister(using: str, worker_id: int) -> None:
-    """Delete the row of a worker that is gone (its own, or one seen dead on which nothing runs), and what it leaves."""
+    """Delete the row of a worker that is gone and on which nothing runs, and what it leaves."""
     db = database(using)
     with transaction.atomic(using=using):
         db.execute("DELETE FROM {Worker} WHERE id = %s", [worker_id])

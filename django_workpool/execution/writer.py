@@ -10,7 +10,7 @@ from django.db import connections
 
 from ..complete import Attempted, Completed, complete_many
 from ..database import database
-from ..database_errors import is_conflict, is_connection_loss
+from ..database_errors import is_away, is_conflict
 from ..types import Run
 from .persist import persist, tell
 
@@ -90,7 +90,7 @@ class Writer:
         try:
             written = {one.run.token: one for one in complete_many(self.using, batch)}
         except Exception as error:
-            if is_connection_loss(error):
+            if is_away(error):
                 connections[self.using].close()
             elif not is_conflict(error):
                 logger.exception("completing a batch of %s failed: each of it is tried alone", len(batch))

@@ -39,6 +39,8 @@ class WorkerInfo:
     #: Dotted path -> kind, ":async" behind it for coroutines.
     functions: Mapping[str, str]
     accepting: bool
+    #: Whether it has ended in order.
+    left: bool = False
 
     def serves(self, pool: str) -> bool:
         """Return whether it takes works of the pool."""
@@ -91,6 +93,7 @@ class Fleet:
             pools=None if pools is None else frozenset(pools),
             functions=functions,
             accepting=row.accepting,
+            left=row.left,
         )
 
     def name(self, worker_id: int) -> str:
@@ -99,8 +102,12 @@ class Fleet:
         return worker.name if worker else f"worker {worker_id}"
 
     def is_lost(self, worker_id: int) -> bool:
-        """Return whether nothing that this worker runs will ever be completed: it was seen dead, or has no row any more."""
-        return worker_id in self.dead or worker_id not in self.workers
+        """Return whether nothing that this worker runs will ever be completed: it was seen dead, has left, or has no row any more."""
+        return worker_id in self.dead or worker_id not in self.workers or self.has_left(worker_id)
+
+    def has_left(self, worker_id: int) -> bool:
+        """Return whether a worker has ended in order: what is still assigned to it was never begun."""
+        return worker_id in self.workers and self.workers[worker_id].left
 
     def serving(self, pool: str) -> list[WorkerInfo]:
         """Return the live workers of a pool."""

@@ -55,6 +55,9 @@ def recover(it: Iteration) -> None:
 
 
 def _judge(it: Iteration, work: LockedWork, one: Running) -> Verdict:
+    if it.fleet.has_left(one.worker_id):
+        # Placed with it when it had just ended.
+        return judge(work, Outcome(kind="returned"))
     failure = Failure(class_path=WORKER_LOST, text=f"worker lost: {it.fleet.name(one.worker_id)} died while it ran this")
     kind = "failed" if work.fn_type == FnType.ACTION else "returned"
     return judge(work, Outcome(kind=kind, failure=failure))

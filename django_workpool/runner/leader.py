@@ -10,11 +10,11 @@ from django.db import DatabaseError, OperationalError, connections
 
 from .. import archive, eventlog
 from ..database import Hint, database
-from ..database_errors import is_connection_loss
+from ..database_errors import is_away
 from ..exceptions import StaleGeneration
 from ..execution import workers
 from ..failures import describe
-from ..loop import state, status
+from ..loop import poll, state, status
 from ..loop.context import Iteration
 from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
@@ -111,7 +111,7 @@ class Leader:
             if not self.lead.take(dead):
                 return False
         except OperationalError as error:
-            if is_connection_loss(error):
+            if is_away(error):
                 raise
             # A row is held by an old leader that has stopped; it is tried again.
             logger.warning("the lead cannot be taken: %s", str(error).strip().partition("\n")[0])
@@ -168,7 +168,7 @@ class Leader:
 
     def _trouble(self, pool: str, error: Exception) -> None:
         """Something failed and has written nothing: step down, or read everything again and try once more soon."""
-        if is_connection_loss(error):
+        if is_away(error):
             # The thread begins again with a new connection: as a standby, that takes the lead back if nobody else has.
             raise error
         now = time.monotonic()
@@ -207,8 +207,7 @@ class Leader:
         if self.fleet.refresh(self.using):
             self._recount()
             self._wake_all()
-        if self.fleet.dead:
-            self._bury()
+        self._bury()
         if time.monotonic() - self._polled >= POLL_EVERY:
             self._poll()
 
@@ -219,11 +218,15 @@ class Leader:
         self._next = dict.fromkeys(self._next, 0.0)
 
     def _bury(self) -> None:
-        """Recover what lost workers ran; delete their rows once nothing runs on them."""
+        """Recover what was assigned to workers that are gone; delete their rows once nothing runs on them."""
+        gone = self.fleet.dead | {worker for worker in self.fleet.workers if self.fleet.has_left(worker)}
+        if not gone:
+            return
         running = {one.worker_id for memory in self._memories.values() for one in memory.running.values()}
         loaded = all(memory.loaded > 0 for memory in self._memories.values())
-        for worker in self.fleet.dead - running if loaded else set():
-            eventlog.log("worker_lost", "WARN", "*", worker=self.fleet.name(worker))
+        for worker in gone - running if loaded else set():
+            if worker in self.fleet.dead:
+                eventlog.log("worker_lost", "WARN", "*", worker=self.fleet.name(worker))
             workers.unregister(self.using, worker)
             self.fleet.refreshed = float("-inf")
         for memory in self._memories.values():
@@ -234,15 +237,7 @@ class Leader:
         """Find pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
         self._polled = time.monotonic()
         now_ms = self.db.clock_ms()
-        rows = self.db.fetch(
-            "SELECT i.pool, EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool) OR "
-            "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool), "
-            "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 0), "
-            "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 1) FROM {InternalState} i"
-        )
-        # What is due later counts, too: where there are no kicks, nothing else tells of it.
-        due = {pool: 0 if waits else min([one for one in segments if one is not None], default=None) for pool, waits, *segments in rows}
-        found = {pool: segment for pool, segment in due.items() if segment is not None}
+        found = {pool: segment for pool, segment in poll.due_segments(self.db).items() if segment is not None}
         if not found.keys() <= self._memories.keys():
             self._adopt_pools()
         for pool, segment in found.items():

@@ -5,27 +5,20 @@ import os
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django.db import OperationalError, connections
+from django.db import DatabaseError, connections
 
 from .. import eventlog, functions, kick, pools
-from ..complete import Attempted
-from ..database import Hint
+from ..database import Hint, database
 from ..database_errors import may_pass
 from ..execution import workers
-from ..execution.assignments import Assignments
-from ..execution.run import Performer
-from ..execution.writer import Writer
-from ..failures import describe
 from ..loop.fleet import REFRESH_EVERY
-from ..types import Failure, FnType, Outcome, Run
 from . import drain
-from .executors import Executors
+from .intake import Intake
 from .leader import Leader
 from .service import Service
 from .watcher import Watcher
@@ -38,7 +31,6 @@ COROUTINES = 5_000
 TICK = 0.05
 #: Seconds for writing down what has ended, after the grace time.
 FLUSH = 1.5
-INTERRUPTED = "django_workpool.Interrupted"
 
 #: Seconds between two tries to begin while the database is away or busy, at most.
 WAIT_MAX = 5.0
@@ -83,12 +75,9 @@ class Process:
         self.name = f"{workers.host_name()}:{os.getpid()}"
         #: Counted by the signal handler, which does nothing else: an Event that this very thread waits on could block it for ever.
         self.signals = 0
-        self.stopping = threading.Event()
-        #: Runs that came after that, and when the leader knows of it at the latest.
-        self._late: deque[Run] = deque()
-        self._known = 0.0
         #: Ends the services; set last, after the functions have ended.
         self.end = threading.Event()
+        self.intake = Intake(using, self.name, options, self.end.is_set)
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -121,7 +110,7 @@ class Process:
                 raise Stopped
             try:
                 return step()
-            except OperationalError as error:
+            except DatabaseError as error:
                 if not may_pass(error):
                     raise
                 logger.warning("starting: %s, next try in %.1f s", str(error).strip().partition("\n")[0], wait)
@@ -134,26 +123,16 @@ class Process:
     def _start(self) -> None:
         self._patiently(lambda: pools.apply_settings(self.using))
         functions.load_tasks()
-        self.assignments = Assignments()
-        self.writer = Writer(self.using, self.assignments.done, self.end.is_set)
-        self.performer = Performer(
-            self.using,
-            self.name,
-            write=self.writer.put,
-            aside=lambda runs: self.executors.side.submit(runs),
-            done=self.assignments.done,
-            is_stopping=self.end.is_set,
-        )
-        self.executors = Executors(self.performer, self.options, self.assignments, self._bring_home, self._crashed)
-        self.leader = Leader(self.using, self.id, self.submit)
+        self.leader = Leader(self.using, self.id, self.intake.submit)
         worker_id = self._patiently(self._register)
-        self.watcher = Watcher(self.using, self.leader, self.submit, self.assignments.begin_fetch, self._register, worker_id)
+        intake = self.intake
+        self.watcher = Watcher(self.using, self.leader, intake.submit, intake.assignments.begin_fetch, self._register, worker_id)
         self._unlisten = kick.listen(self.using, self.leader.hear)
         self.services = [
             Service("watch", self.watcher.run, self.end),
-            Service("writer", self.writer.run, self.end),
+            Service("writer", intake.writer.run, self.end),
             Service("loop", self.leader.run, self.end),
-            *(Service(name, body, self.end) for name, body in self.executors.bodies().items()),
+            *(Service(name, body, self.end) for name, body in intake.executors.bodies().items()),
         ]
         self.services[0].start()
         # The loop begins with a worker that others can see alive.
@@ -186,100 +165,63 @@ class Process:
     @property
     def idle(self) -> bool:
         """Whether nothing runs here, and everything that has ended is written."""
-        return self.executors.idle and self.writer.idle
-
-    # Runs -------------------------------------------------------------------------------------------------------
-
-    def submit(self, runs: Sequence[Run]) -> None:
-        """Take runs that are assigned to this worker; those that it has already are passed over."""
-        fresh = self.assignments.take(runs)
-        if self.stopping.is_set():
-            self._refuse(fresh)
-        else:
-            self.executors.submit(fresh)
-
-    def _refuse(self, runs: Sequence[Run]) -> None:
-        """Give back runs that have come too late: a leader that does not know yet would send them again, until that counts."""
-        if time.monotonic() < self._known:
-            self._late.extend(runs)
-        else:
-            self._give_back(runs)
-
-    def _bring_home(self, run: Run, outcome: Outcome) -> None:
-        """Take the outcome of a run that has ended in another process. Never raises."""
-        try:
-            self.performer.bring_home(run, outcome)
-        except Exception as error:
-            # No thread for its on_complete, or the end has come: then that becomes callback work.
-            logger.warning("work %s: %s, so its outcome is written without its on_complete", run.work_id, error)
-            self._give_back([run])
-
-    def _crashed(self, run: Run, error: BaseException) -> None:
-        """An executor says that a run ended without bringing its outcome home."""
-        logger.error("work %s: its run broke off", run.work_id, exc_info=error)
-        self.writer.put(Attempted(run=run, outcome=Outcome(kind="failed", failure=describe(error)), worker=self.name))
-
-    def _give_back(self, runs: Sequence[Run]) -> None:
-        """Return runs that have not begun: no attempt is counted. A coroutine's run that waited for its completion only has ended."""
-        for run in runs:
-            outcome = self.performer.take_outcome(run) or Outcome(kind="returned")
-            self.writer.put(Attempted(run=run, outcome=outcome, worker=self.name))
-
-    def _interrupt(self, runs: Sequence[Run]) -> None:
-        """Write down what the end of the process does to functions that still run: returned if they may run again, else failed."""
-        for run in runs:
-            idempotent = run.fn_type is not FnType.ACTION or run.retryable
-            failure = Failure(class_path=INTERRUPTED, text="interrupted: the worker was stopped", retryable=idempotent)
-            outcome = Outcome(kind="returned" if idempotent else "failed", failure=failure)
-            eventlog.log("interrupted", "WARN", run.pool, work_id=run.work_id, name=run.name, returned=idempotent)
-            self.writer.put(Attempted(run=run, outcome=outcome, worker=self.name))
+        return self.intake.idle
 
     # The end ----------------------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """Take nothing more, let functions end, write down the rest, hand over."""
-        self._known, leads = float("inf"), self.leader.lead.held
-        self.stopping.set()
-        eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(self.executors.active()))
+        intake, leads = self.intake, self.leader.lead.held
+        intake.refuse()
+        eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(intake.executors.active()))
         # This thread's connection has been idle, and may be lost without anybody's notice: others must learn of the end for certain.
         connections.close_all()
         with self._guarded("taking no more work"):
             workers.stop_accepting(self.using, self.watcher.worker_id)
             if len(drain.others(self.using, self.id)) > 0:
                 self.leader.hand_over_asked.set()
-        self._known = time.monotonic() + (0.1 if leads else 1.1 * REFRESH_EVERY)
+        intake.told(within=0.1 if leads else 1.1 * REFRESH_EVERY)
         self.leader.hear(Hint("lead"))
-        self.executors.end_others()
+        intake.executors.end_others()
         end = time.monotonic() + self.options.grace
         while True:
-            self._give_back(self.executors.take_back())
-            known = time.monotonic() >= self._known
-            if known:
-                self._give_back([self._late.popleft() for _ in range(len(self._late))])
-            # What is placed with a worker that has no row any more, counts as lost with it.
-            if (self.idle and known) or self.signals > 1 or time.monotonic() >= end:
+            intake.return_waiting()
+            if self.idle or self.signals > 1 or time.monotonic() >= end:
                 break
             time.sleep(TICK / 5)
-        self._known = 0.0
-        self._give_back([self._late.popleft() for _ in range(len(self._late))])
+        intake.return_waiting(all_of_them=True)
         with self._guarded("giving back what came last"):
-            self.submit(workers.assigned(self.using, self.watcher.worker_id))
-        # Where they can be stopped, their effects end before that is written.
-        self._interrupt(self.executors.cut_off())
-        self.writer.drain(FLUSH)
+            intake.submit(workers.assigned(self.using, self.watcher.worker_id))
+        intake.interrupt()
+        intake.writer.drain(FLUSH)
         self._retire()
-        self.executors.end_others(FLUSH)
+        self._leave()
+        self._end_threads()
+        eventlog.log("process_ended", "REPORT", "*", pid=os.getpid())
+
+    def _end_threads(self) -> None:
+        intake, led = self.intake, self.leader.lead.held
+        intake.executors.end_others(FLUSH)
         self.end.set()
         self.leader.wake()
-        self.writer.wake()
+        intake.writer.wake()
         for service in self.services:
             service.join(FLUSH)
         with self._guarded("deleting the worker's row"):
-            workers.unregister(self.using, self.watcher.worker_id)
+            # Nobody else places anything with it: else that is for whoever leads.
+            if led and not workers.assigned(self.using, self.watcher.worker_id):
+                workers.unregister(self.using, self.watcher.worker_id)
         self._unlisten()
-        self.executors.stop()
+        intake.executors.stop()
         connections.close_all()
-        eventlog.log("process_ended", "REPORT", "*", pid=os.getpid())
+
+    def _leave(self) -> None:
+        """Tell that all that had begun here is written; if it is not, this worker's death will tell what became of it."""
+        with self._guarded("leaving"):
+            if self.intake.close(lambda: workers.assigned(self.using, self.watcher.worker_id)):
+                self.watcher.leaving = True
+                workers.leave(self.using, self.watcher.worker_id)
+                database(self.using).notify([Hint("lead")])
 
     def _retire(self) -> None:
         """While leading, work off the last completions, so that nothing looks as if it still ran."""

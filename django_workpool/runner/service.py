@@ -7,13 +7,18 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from ..database_errors import is_conflict, is_connection_loss
+from ..database_errors import is_away, is_conflict
 
 logger = logging.getLogger("django_workpool.runner")
 
 #: Failures within this many seconds that are one too many.
 WITHIN, FAILURES_MAX = 60.0, 20
-WAIT_FIRST, WAIT_MAX = 0.2, 5.0
+#: Seconds until the next try. A second at most: whoever is away for as long as a death is watched would be taken for dead.
+WAIT_FIRST, WAIT_MAX = 0.2, 1.0
+#: A body that lasted longer has not just gone on failing.
+LASTED = 5.0
+#: Seconds between two lines of a database that stays away.
+TELL_EVERY = 30.0
 
 
 class Service:
@@ -46,7 +51,7 @@ class Service:
         return self.gave_up or (not self._thread.is_alive() and not self.stop.is_set())
 
     def _run(self) -> None:
-        wait = WAIT_FIRST
+        wait, told = WAIT_FIRST, float("-inf")
         while True:
             began = time.monotonic()
             try:
@@ -57,23 +62,21 @@ class Service:
                 now = time.monotonic()
                 self._failures = [at for at in self._failures if now - at < WITHIN] + [now]
                 # A database that is away is not this process's failure: it is tried for as long as it takes.
-                away = _is_away(error)
+                away = is_away(error) or is_conflict(error)
                 if not away and len(self._failures) > FAILURES_MAX:
                     logger.exception("%s failed %s times within %s seconds: giving up", self.name, len(self._failures), WITHIN)
                     self.gave_up = True
                     return
-                if now - began > WITHIN:
-                    wait = WAIT_FIRST
+                if now - began > LASTED:
+                    wait, told = WAIT_FIRST, float("-inf")
                 if away:
-                    logger.warning(
-                        "%s: the database is away (%s), next try in %.1f s", self.name, str(error).strip().partition("\n")[0], wait
-                    )
+                    if now - told > TELL_EVERY:
+                        told = now
+                        logger.warning(
+                            "%s: the database is away (%s), tried again every second", self.name, str(error).strip().partition("\n")[0]
+                        )
                 else:
                     logger.exception("%s failed, starting it again in %.1f s", self.name, wait)
                 if self.stop.wait(wait):
                     return
                 wait = min(wait * 2, WAIT_MAX)
-
-
-def _is_away(error: BaseException) -> bool:
-    return is_connection_loss(error) or is_conflict(error)

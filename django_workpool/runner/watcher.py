@@ -52,6 +52,8 @@ class Watcher:
         self.submit, self.begin_fetch, self.register = submit, begin_fetch, register
         self.observer = Observer()
         self.ready = threading.Event()
+        #: Set before the leader is told that this worker has left: then its row may go at any time.
+        self.leaving = False
         self._pulsed = float("-inf")
         self._beaten = float("-inf")
         self._newest = 0
@@ -131,7 +133,7 @@ class Watcher:
         if now - self._beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
             return
         try:
-            if not workers.beat(self.using, self.worker_id):
+            if not workers.beat(self.using, self.worker_id) and not self.leaving:
                 self._begin_again(watch)
             self._beaten = now
         except OperationalError as error:

@@ -1,0 +1,14 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    # With a default of the database's own: processes of the version before insert rows without it.
+    dependencies = [("workpool", "0001_initial")]
+
+    operations = [
+        migrations.AddField(
+            model_name="worker",
+            name="left",
+            field=models.BooleanField(db_default=False, default=False),
+        ),
+    ]
