@@ -1,16 +1,19 @@
-"""System checks: what in the settings would stop the pool or slow it down. None of them connects to a database."""
+"""System checks: what in the settings would stop the pool or slow it down, without connecting to a database; and whether the pool is well.
+
+The latter is asked only where Django lets checks ask: by ``check --database`` and ``migrate``.
+"""
 
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.checks import Warning as Warned
 from django.db import connections
 from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 
-from . import conf
+from . import conf, health
 from .exceptions import WorkpoolSettingsError
 
 #: Seconds that a SQLite connection should wait for another writer.
@@ -80,7 +83,20 @@ def check_connection_pool(app_configs: Sequence[AppConfig] | None, **kwargs: Any
     ]
 
 
+def check_health(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.W003: due works do not start, and somebody must do something about it."""
+    try:
+        alias = conf.database_alias()
+        problems = health.examine(alias).summary if alias in (databases or ()) else []
+    except (health.Unasked, WorkpoolSettingsError):
+        # Before the first migration there is nothing to ask; a database that is away is told of by others.
+        return []
+    hint = "manage.py workpool_status shows the pools, who leads and who works."
+    return [Warned(f"The work pool is not well: {problem}.", hint=hint, id="workpool.W003") for problem in problems]
+
+
 def register_checks() -> None:
     """Register the checks; twice changes nothing."""
     for check in (check_settings, check_sqlite, check_connection_pool):
         register(check)
+    register(check_health, Tags.database)

@@ -34,7 +34,7 @@ MAX_PERIOD = timedelta(days=36_500)
 #: The variable that names the level of events where settings and row name none.
 LOG_LEVEL_VARIABLE = "WORKPOOL_LOG_LEVEL"
 
-_KEYS = ("MAX_PARALLELISM", "LOG_LEVEL", "RETENTION", "RETRY", "HOLD", "FUNCTIONS")
+_KEYS = ("MAX_PARALLELISM", "LOG_LEVEL", "RETENTION", "RETRY", "HOLD", "FUNCTIONS", "DIRECT")
 
 logger = logging.getLogger("django_workpool.conf")
 _warned: set[str] = set()
@@ -57,6 +57,8 @@ class PoolSettings:
     hold: timedelta = DEFAULT_HOLD
     #: Modules outside the installed apps whose functions may be called, with all below them.
     functions: tuple[str, ...] = ()
+    #: Another alias of the same database that leads there past the pooler, for the pool's own sessions.
+    direct: str | None = None
 
 
 def pools() -> Mapping[str, PoolSettings]:
@@ -85,6 +87,21 @@ def pool(name: object) -> PoolSettings:
 def function_prefixes() -> tuple[str, ...]:
     """Return the modules that the pools' FUNCTIONS allow, beside the installed apps."""
     return tuple(prefix for options in _pools().values() for prefix in options.functions)
+
+
+def direct_alias(using: str) -> str | None:
+    """Return the alias of the pool's own sessions in the database ``using``; None if they use that very alias.
+
+    Raises:
+        WorkpoolSettingsError: the pools name several, or one that DATABASES does not have.
+    """
+    named = {options.direct for options in _pools().values()} - {None, using}
+    if len(named) > 1:
+        raise WorkpoolSettingsError(f"WORKPOOLS: pools of one database name one DIRECT alias, not {', '.join(sorted(map(repr, named)))}.")
+    for alias in named:
+        if alias not in settings.DATABASES:
+            raise WorkpoolSettingsError(f"WORKPOOLS: DIRECT names {alias!r}, which is not in DATABASES.")
+    return next(iter(named), None)
 
 
 def check_limit(value: object) -> int:
@@ -174,6 +191,7 @@ def _options(name: str, options: object) -> PoolSettings:
         "RETRY": _retry,
         "HOLD": _period,
         "FUNCTIONS": _functions,
+        "DIRECT": _direct,
     }
     read: dict[str, Any] = {}
     for key, value in options.items():
@@ -220,6 +238,12 @@ def _functions(value: object) -> tuple[str, ...]:
         if not isinstance(prefix, str) or not all(part.isidentifier() for part in prefix.split(".")):
             raise InvalidWork(f"must hold dotted module names, not {_short(prefix)}.")
     return tuple(str(prefix) for prefix in value)
+
+
+def _direct(value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidWork(f"must be an alias of DATABASES, not {_short(value)}.")
+    return value
 
 
 def _short(value: object) -> str:

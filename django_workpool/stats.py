@@ -1,5 +1,6 @@
 """Figures: the report's rates, and what a pool holds now. Reads only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,3 +71,63 @@ def diagnostics(using: str, pool: str) -> Diagnostics:
         saturated=bool(status and status.saturated),
         generation=state.generation if state else 0,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One of all pools now; counts end at the bound that ``figures`` was given."""
+
+    pool: str
+    max_parallelism: int
+    #: The segment at which the loop last wrote down that it had changed something.
+    progress: int
+    waiting: int
+    #: How many are due; held and canceled ones are among them.
+    due: int
+    completing: int
+    canceling: int
+    #: The segment of the oldest pending completion; None if there is none.
+    oldest_completion: int | None
+    #: For each lane the pending start that is due longest, of a work that is neither held nor canceled; None if none is.
+    oldest: tuple[int | None, int | None]
+
+
+#: Due rows of a lane among which the oldest one is looked for that is neither held nor canceled.
+OLDEST_AMONG = 1_000
+
+_COUNT = "(SELECT COUNT(*) FROM (SELECT 1 FROM {%s} q WHERE q.pool = g.pool %s LIMIT %d) counted)"
+_OLDEST = (
+    "(SELECT o.id FROM (SELECT s.id, s.segment, s.work_id FROM {PendingStart} s WHERE s.pool = g.pool AND s.lane = %d "
+    "AND s.segment <= %d ORDER BY s.segment LIMIT %d) o JOIN {Work} w ON w.id = o.work_id "
+    "WHERE NOT w.canceled AND w.held_since IS NULL AND (w.callback_of IS NOT NULL OR NOT ("
+    "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) OR EXISTS (SELECT 1 FROM {PendingCancelation} c "
+    "WHERE c.pool = g.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created))) ORDER BY o.segment LIMIT 1)"
+)
+
+
+def figures(db: Database, now: int, most: int, pools: Sequence[str] | None = None) -> list[Figures]:
+    """Return what all pools hold, by one statement.
+
+    Args:
+        db: The database.
+        now: The segment that is now.
+        most: Each figure counts so many rows at most.
+        pools: Only these; None for all.
+    """
+    due = " + ".join(_COUNT % ("PendingStart", f"AND q.lane = {lane} AND q.segment <= {now}", most) for lane in (0, 1))
+    columns = [
+        "g.pool, g.max_parallelism, COALESCE(i.last_recovery, 0)",
+        _COUNT % ("PendingStart", "", most),
+        due,
+        _COUNT % ("PendingCompletion", "", most),
+        _COUNT % ("PendingCancelation", "", most),
+        "(SELECT MIN(c.segment) FROM {PendingCompletion} c WHERE c.pool = g.pool)",
+        *(_OLDEST % (lane, now, OLDEST_AMONG) for lane in (0, 1)),
+    ]
+    only = "" if pools is None else f"WHERE g.pool IN ({', '.join(['%s'] * len(pools)) or 'NULL'})"
+    rows = db.fetch(
+        f"SELECT {', '.join(columns)} FROM {{Globals}} g LEFT JOIN {{InternalState}} i ON i.pool = g.pool {only} ORDER BY g.pool",
+        pools or (),
+    )
+    names = ("pool", "max_parallelism", "progress", "waiting", "due", "completing", "canceling", "oldest_completion")
+    return [Figures(**dict(zip(names, row[:-2], strict=True)), oldest=(row[-2], row[-1])) for row in rows]

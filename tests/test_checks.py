@@ -5,7 +5,9 @@ from django.core import checks
 from django.db import connections
 
 from django_workpool import conf
-from django_workpool.checks import check_connection_pool, check_settings, check_sqlite, register_checks
+from django_workpool.checks import check_connection_pool, check_health, check_settings, check_sqlite, register_checks
+from django_workpool.health import Unasked, examine
+from django_workpool.models import Worker
 
 GOOD = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL"}
 
@@ -25,7 +27,7 @@ def sqlite(monkeypatch):
 def test_the_checks_are_registered_once():
     register_checks()
     registered = [check for check in checks.registry.registry.registered_checks if check.__module__ == "django_workpool.checks"]
-    assert sorted(check.__name__ for check in registered) == ["check_connection_pool", "check_settings", "check_sqlite"]
+    assert sorted(check.__name__ for check in registered) == ["check_connection_pool", "check_health", "check_settings", "check_sqlite"]
 
 
 def test_good_settings_pass(settings):
@@ -107,5 +109,20 @@ def test_connection_pools_smaller_than_the_threads_are_warned_of(sqlite, pool, s
 def test_the_checks_do_not_connect(sqlite):
     # Without a database mark, a connection would be an error of this test.
     sqlite({"pool": True})
-    for check in (check_settings, check_sqlite, check_connection_pool):
+    for check in (check_settings, check_sqlite, check_connection_pool, check_health):
         check(None)
+
+
+def test_the_check_of_health_runs_only_where_django_lets_checks_ask():
+    (found,) = [check for check in checks.registry.registry.registered_checks if check.__name__ == "check_health"]
+    assert found.tags == (checks.Tags.database,)
+    assert check_health(None, databases=["other"]) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_without_the_tables_or_one_that_is_away_is_no_matter_of_the_check_of_health(monkeypatch):
+    assert check_health(None, databases=["default"]) == []
+    monkeypatch.setitem(Worker._meta.__dict__, "db_table", "not_there")
+    with pytest.raises(Unasked, match="Run: manage.py migrate"):
+        examine("default")
+    assert check_health(None, databases=["default"]) == []

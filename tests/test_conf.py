@@ -105,7 +105,8 @@ def test_options_are_a_dictionary(options):
 @pytest.mark.parametrize("key", ["max_parallelism", "MAX_PARALELISM", "", 1, None])
 def test_unknown_keys_are_refused_with_the_known_ones(key):
     text = refused({"default": {}, "p": {key: 1}})
-    assert text == f"WORKPOOLS['p'] has an unknown key {key!r}; known are MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS."
+    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DIRECT"
+    assert text == f"WORKPOOLS['p'] has an unknown key {key!r}; known are {known}."
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_unknown_keys_are_refused_with_the_known_ones(key):
         ("RETENTION", [timedelta(-1), 0, 86400, "1d", True, MAX_PERIOD + timedelta(1), timedelta.max]),
         ("RETRY", [None, 3, "yes", [], {"max_attempts": 0}, {"attempts": 3}, {1: 2}]),
         ("HOLD", [None, timedelta(-1), 600, False, timedelta.max]),
+        ("DIRECT", ["", 1, True, ["direct"]]),
         ("FUNCTIONS", [None, "app.work", {"a"}, [""], ["app."], [".app"], ["a b"], ["a-b"], [1], [None]]),
     ],
 )
@@ -199,3 +201,18 @@ def test_the_database_is_the_one_that_the_router_names(settings):
     assert conf.database_alias() == "default"
     settings.DATABASE_ROUTERS = [ToOther()]
     assert conf.database_alias() == "other"
+
+
+def test_the_direct_alias_is_one_that_exists_and_the_same_for_all_pools(settings, monkeypatch):
+    settings.WORKPOOLS = {"default": {}, "p": {"DIRECT": None}}
+    assert conf.direct_alias("default") is None
+    settings.WORKPOOLS = {"default": {"DIRECT": "default"}, "p": {}}
+    assert conf.direct_alias("default") is None
+    settings.WORKPOOLS = {"default": {"DIRECT": "past"}, "p": {}}
+    with pytest.raises(WorkpoolSettingsError, match="names 'past', which is not in DATABASES"):
+        conf.direct_alias("default")
+    monkeypatch.setitem(settings.DATABASES, "past", {})
+    assert conf.direct_alias("default") == "past"
+    settings.WORKPOOLS = {"default": {"DIRECT": "past"}, "p": {"DIRECT": "other"}}
+    with pytest.raises(WorkpoolSettingsError, match="one DIRECT alias, not 'other', 'past'"):
+        conf.direct_alias("default")

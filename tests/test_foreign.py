@@ -1,6 +1,5 @@
 """Actions in executors of others: Python's own processes, and a Dask cluster."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,9 +69,6 @@ def test_failures_come_home_as_they_are(live: Live) -> None:
 @pytest.mark.usefixtures("transactional_db")
 def test_lost_process_fails_its_attempt(live: Live) -> None:
     """The executor says that it has lost it; the next actions find processes again."""
-    if "process_pool" in str(live.main.process.args) and sys.version_info >= (3, 12):
-        # Open: there it does not say so, the action waits until its main stops, and that one does not end by itself.
-        pytest.skip("concurrent.futures of this Python does not tell of the lost process")
     lost = Workpool().using(on_complete=ended).enqueue(end_by, "exit")
     assert result(lost).kind == "failed"
     assert result(lost).error.startswith("the executor lost it: ")

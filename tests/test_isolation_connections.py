@@ -62,6 +62,23 @@ def test_connection_stays_open_with_conn_max_age_of_zero(stage: Stage) -> None:
     assert stage.run(lambda: connection.connection) is first
 
 
+@on_postgresql
+def test_connection_of_djangos_pool_is_given_back_after_each_function(stage: Stage) -> None:
+    """A thread that kept it would leave none to the others."""
+
+    def use_a_pool() -> Any:
+        connections[connection.alias].close()
+        settings = {**connection.settings_dict, "OPTIONS": {**connection.settings_dict["OPTIONS"], "pool": {"min_size": 1, "max_size": 1}}}
+        connections[connection.alias] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, connection.alias)
+        connection.ensure_connection()
+        return connection.connection
+
+    first = stage.run(use_a_pool)
+    assert stage.do(lambda: connection.connection) is None
+    assert stage.run(lambda: connection.ensure_connection() or connection.connection) is first
+    stage.do(lambda: connection.close_pool())  # type: ignore[attr-defined]
+
+
 def test_connection_older_than_conn_max_age_is_replaced(stage: Stage) -> None:
     """A project that names an age gets it."""
 

@@ -137,7 +137,7 @@ FLOORS = [
     {"archive", "kick", "stats"},
     {"settle"},
     {"client", "complete", "loop"},
-    {"pools", "execution"},
+    {"pools", "execution", "health"},
     {"runner"},
     {"django_workpool", "apps", "checks", "admin", "management"},
 ]

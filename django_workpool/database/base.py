@@ -90,6 +90,8 @@ class Database(ABC):
     kicks: ClassVar[bool]
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
+    #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
+    courtesy: ClassVar[float] = 0.0
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -171,6 +173,18 @@ class Database(ABC):
     def moment_param(self, ms: float) -> Any:
         """Return a time of the database as a statement's parameter."""
         return self.connection.ops.adapt_datetimefield_value(self.moment(ms))
+
+    def cut(self, purpose: str) -> None:  # noqa: B027 - a file answers or fails
+        """Cut the pool's own connections of a purpose: a thread that waits on one for an answer sees it lost."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether this thread's connection, one of the pool's own, leads to a pooler that gives each transaction another session."""
+        return False
+
+    def pooler_warnings(self) -> list[str]:
+        """Connect, and return what a pooler in the way of the pool's own sessions costs; nothing if there is none."""
+        return []
 
     # Transactions -----------------------------------------------------------------------------------------------
 

@@ -2,63 +2,21 @@
 
 import time
 import uuid
-import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
-from django.db.utils import load_backend
 
+from .. import conf
+from . import sessions
 from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
-from .forks import keep_from_children
 
 CHANNEL = "workpool"
+#: Seconds between two looks of a process that cannot listen.
+POLL_BLIND = 0.25
 #: PostgreSQL refuses a payload of 8,000 bytes or more.
 PAYLOAD_MAX = 7_900
-
-#: What each session of the pool itself sets. The planner's options: autovacuum's ANALYZE of a nearly empty queue table
-#: makes it prefer scans of the whole, bloated table. The time-outs: nobody may hold the pool by stopping.
-SESSION = {
-    "default_transaction_isolation": "read committed",
-    "lock_timeout": "1s",
-    "statement_timeout": "30s",
-    "idle_in_transaction_session_timeout": "3s",
-    "idle_session_timeout": "0",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_sort": "off",
-    # A scan that is switched off counts as so dear that the statement would be compiled, at 100 ms each.
-    "jit": "off",
-    "tcp_keepalives_idle": "5",
-    "tcp_keepalives_interval": "2",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "10000",
-}
-
-_private: "weakref.WeakKeyDictionary[BaseDatabaseWrapper, str]" = weakref.WeakKeyDictionary()
-
-
-def _set_up_session(connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """Set the session's options each time a private connection connects (again)."""
-    purpose = _private.get(connection)
-    if purpose is None:
-        return
-    values = {**SESSION, "application_name": f"workpool {purpose}"}
-    with connection.cursor() as cursor:
-        # One statement, and names this server does not know (idle_session_timeout before 14) are passed over.
-        cursor.execute(
-            "SELECT set_config(s.name, o.value, false) FROM unnest(%s::text[], %s::text[]) AS o(name, value) "
-            "JOIN pg_settings s ON s.name = o.name",
-            [list(values), list(values.values())],
-        )
-
-
-connection_created.connect(_set_up_session, dispatch_uid="workpool_session")
 
 _INSERT = (
     """
@@ -110,10 +68,46 @@ class PostgreSQL(Database):
         return float(self.fetch(f"SELECT {self.clock_ms_sql}")[0][0])
 
     def private_connection(self, purpose: str) -> None:
-        wrapper = private_wrapper(self.using, purpose)
+        wrapper = sessions.private_wrapper(self.using, purpose)
         old = connections[self.using]
         connections[self.using] = wrapper
         old.close()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        with super().write():
+            if self.is_pooled:
+                with self.connection.cursor() as cursor:
+                    sessions.set_options(cursor, sessions.SESSION, local=True)
+            yield
+
+    @property
+    def is_pooled(self) -> bool:
+        return sessions.is_pooled(self.connection)
+
+    def cut(self, purpose: str) -> None:
+        sessions.cut(self.using, purpose)
+
+    def pooler_warnings(self) -> list[str]:
+        wrapper = sessions.private_wrapper(self.using, "check")
+        try:
+            wrapper.ensure_connection()
+            pooled, direct = sessions.is_pooled(wrapper), conf.direct_alias(self.using)
+        finally:
+            wrapper.close()
+        texts = []
+        if pooled:
+            texts.append(
+                f"Database {direct or self.using!r} is behind a pooler that gives each transaction another session: a dead worker is "
+                "known by its beat alone, after 30 s, and processes look for work four times a second instead of being told. "
+                'Name an alias that leads past the pooler as "DIRECT" in WORKPOOLS.'
+            )
+        if (pooled or direct) and connections[self.using].settings_dict["OPTIONS"].get("prepare_threshold") is not None:
+            texts.append(
+                f"Database {self.using!r} prepares statements behind a pooler: functions and views will meet statements that their session "
+                'does not have, or has already. Remove "prepare_threshold" from its OPTIONS, unless the pooler keeps prepared statements.'
+            )
+        return texts
 
     @contextmanager
     def fast_commit(self) -> Iterator[None]:
@@ -142,28 +136,17 @@ class PostgreSQL(Database):
         return PostgreSQLWatch(self)
 
 
-def private_wrapper(using: str, purpose: str) -> BaseDatabaseWrapper:
-    """Return a connection of the pool's own, made from the settings without Django's connection pool."""
-    settings = deepcopy({k: v for k, v in connections[using].settings_dict.items() if k != "OPTIONS"})
-    settings["OPTIONS"] = {k: v for k, v in connections[using].settings_dict["OPTIONS"].items() if k not in ("pool", "isolation_level")}
-    settings["CONN_MAX_AGE"] = None
-    settings["AUTOCOMMIT"] = True
-    wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, using)
-    _private[wrapper] = purpose
-    # DEBUG would keep thousands of statements of a process that runs for months.
-    wrapper.queries_log = deque(maxlen=0)
-    keep_from_children(wrapper, lambda owner: [owner.connection.fileno()])
-    return wrapper
-
-
 class PostgreSQLWatch(Watch):
-    """LISTEN and the session lock, on one connection."""
+    """LISTEN and the session lock, on one connection; behind a pooler neither, as both are a session's."""
 
     def __init__(self, database: PostgreSQL) -> None:
         self.database = database
         database.private_connection("watch")
         self.holds: int | None = None
-        database.execute(f"LISTEN {CHANNEL}")
+        database.connection.ensure_connection()
+        self.blind = database.is_pooled
+        if not self.blind:
+            database.execute(f"LISTEN {CHANNEL}")
 
     def _class_id(self) -> str:
         # The table's OID as a signed 32-bit number: two installations in two schemas never share a lock.
@@ -173,6 +156,8 @@ class PostgreSQLWatch(Watch):
         return self.database.sql("{Worker}")
 
     def hold(self, worker_id: int) -> bool:
+        if self.blind:
+            return False
         if self.holds == worker_id:
             return True
         taken = self.database.fetch(f"SELECT pg_try_advisory_lock({self._class_id()}, %s)", [self._table(), worker_id])[0][0]
@@ -180,6 +165,8 @@ class PostgreSQLWatch(Watch):
         return bool(taken)
 
     def held(self) -> set[int] | None:
+        if self.blind:
+            return None
         rows = self.database.fetch(
             "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = %s::regclass "
             "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
@@ -189,9 +176,10 @@ class PostgreSQLWatch(Watch):
 
     def wait(self, timeout: float) -> list[Hint]:
         connection: Any = self.database.connection.connection
-        if connection is None:
-            time.sleep(min(timeout, 0.1))
-            return []
+        if connection is None or self.blind:
+            time.sleep(min(timeout, POLL_BLIND))
+            # Whoever cannot listen looks instead.
+            return [Hint("changed")] if self.blind else []
         hints = []
         for notification in connection.notifies(timeout=timeout, stop_after=1):
             kind, _, name = notification.payload.partition(" ")

@@ -33,6 +33,8 @@ class SQLite(Database):
     vendor = "sqlite"
     kicks = False
     leases = False
+    # Writers that wait look at growing distances, up to 100 ms: they must have a fair chance to find it free.
+    courtesy = 0.25
     clock_ms_sql = "(julianday('now') - 2440587.5) * 86400000.0"
 
     def __init__(self, using: str) -> None:

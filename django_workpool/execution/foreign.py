@@ -101,7 +101,8 @@ class ForeignExecutor:
         self._stopped = False
         self._executor: Any = None
         self._made = self._told = float("-inf")
-        self._tokens: SimpleQueue[int | None] = SimpleQueue()
+        #: Tokens of runs to hand over, executors to give up, None for the end.
+        self._to_do: SimpleQueue[Any] = SimpleQueue()
 
     @property
     def idle(self) -> bool:
@@ -125,7 +126,7 @@ class ForeignExecutor:
                 raise ExecutorStopped("the executor has been stopped")
             self._waiting.update((run.token, run) for run in runs)
         for run in runs:
-            self._tokens.put(run.token)
+            self._to_do.put(run.token)
 
     def take_back(self) -> list[Run]:
         """Return what was not handed over, and forget it: it will not run. What an executor has, it may have begun."""
@@ -146,7 +147,7 @@ class ForeignExecutor:
         with self._changed:
             self._stopped = True
             at_home = self._changed.wait_for(lambda: not self._active, timeout)
-        self._tokens.put(None)
+        self._to_do.put(None)
         return at_home
 
     def cut_off(self) -> list[Run]:
@@ -165,9 +166,12 @@ class ForeignExecutor:
 
     def run(self, stop: threading.Event) -> None:
         """Hand over what was submitted, until ``self.stop``: the body of a thread."""
-        while (token := self._tokens.get()) is not None and not stop.is_set():
+        while (one := self._to_do.get()) is not None and not stop.is_set():
+            if not isinstance(one, int):
+                self._close(one)
+                continue
             with self._changed:
-                run = None if self._stopped else self._waiting.pop(token, None)
+                run = None if self._stopped else self._waiting.pop(one, None)
                 if run is not None:
                     self._active[run.token] = (run, time.monotonic())
             if run is not None:
@@ -219,7 +223,8 @@ class ForeignExecutor:
             outcome = read_outcome(unpack(future.result()))
         except BaseException as error:
             if isinstance(error, BrokenExecutor):
-                self._close(executor)
+                # Not here: this may be a thread of the executor's own that holds the lock which its shutdown takes.
+                self._to_do.put(executor)
             failure = describe(error)
             text = f"the executor lost it: {failure.class_path.rpartition('.')[2]}: {failure.text}"
             outcome = Outcome(kind="failed", failure=Failure(class_path=EXECUTOR_LOST, text=text, traceback=failure.traceback))

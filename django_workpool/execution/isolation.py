@@ -96,6 +96,10 @@ class Isolation:
         """Call ``func`` in an empty context, and return or raise what it does."""
         for watch in self._watches.values():
             watch.mark()
+            if not watch.connection.in_atomic_block:
+                # A function that first takes a while would meet a session that the server has ended for being idle.
+                connection: Any = watch.connection
+                connection.health_check_enabled, connection.health_check_done = True, False
         return contextvars.Context().run(func, *args, **(kwargs or {}))
 
     def leftovers(self, using: str) -> str | None:
@@ -193,6 +197,9 @@ class Isolation:
         elif watch.tainted and watch.connection.connection is not None:
             logger.debug("%s changed the session of the connection %r: closed.", label, alias)
             watch.reset()
+        elif getattr(watch.connection, "pool", None) is not None:
+            # It goes back to Django's pool, where other threads may be waiting for one.
+            watch.connection.close()
         else:
             self._heal(watch)
             if not watch.connection.force_debug_cursor:

@@ -34,6 +34,8 @@ class Writer:
         self._queue: queue.SimpleQueue[Attempted | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open = 0
+        #: Counted so that others see that the thread gets on.
+        self.rounds = 0
 
     def put(self, attempted: Attempted) -> None:
         """Take an attempt; it is written soon."""
@@ -63,6 +65,7 @@ class Writer:
         try:
             while not stop.is_set() or not self.idle:
                 batch = self._take()
+                self.rounds += 1
                 if batch:
                     try:
                         self._write(batch)

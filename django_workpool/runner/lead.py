@@ -8,7 +8,6 @@ import logging
 import time
 import uuid
 
-from django.db import transaction
 from django.db.models import F
 
 from ..database import Hint, database
@@ -55,7 +54,7 @@ class Leadership:
             return False
         before = time.monotonic()
         try:
-            with transaction.atomic(using=self.using, durable=True):
+            with self.db.write():
                 lead = lock_rows(Lead, self.using, nowait=True).get(id=1)
                 if (lead.owner, lead.term, lead.expires_ms) != row:
                     raise _Overtaken
@@ -97,7 +96,7 @@ class Leadership:
         if now - self._renewed < RENEW_EVERY:
             return True
         expires_ms = int(self.db.clock_ms() + LEASE * 1000)
-        with transaction.atomic(using=self.using, durable=True):
+        with self.db.write():
             list(lock_rows(Lead, self.using, nowait=True).filter(id=1).values_list("id"))
             renewed = Lead.objects.using(self.using).filter(id=1, owner=self.owner, term=self.term).update(expires_ms=expires_ms)
         if renewed:
@@ -125,7 +124,7 @@ class Leadership:
             return
         self.held = False
         try:
-            with transaction.atomic(using=self.using, durable=True):
+            with self.db.write():
                 Lead.objects.using(self.using).filter(id=1, owner=self.owner, term=self.term).update(owner=None, expires_ms=None)
             self.db.notify([Hint("lead")])
         finally:

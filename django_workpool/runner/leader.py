@@ -13,7 +13,7 @@ from ..database import Hint, database
 from ..database_errors import is_away
 from ..exceptions import StaleGeneration
 from ..execution import workers
-from ..failures import describe
+from ..health.watchdog import Watchdog
 from ..loop import poll, state, status
 from ..loop.context import Iteration
 from ..loop.fleet import Fleet
@@ -22,21 +22,21 @@ from ..loop.memory import PoolMemory
 from ..models import Globals, InternalState
 from ..segments import segment_ms
 from ..types import Run
+from . import troubles
 from .ear import Ear
 from .lead import Leadership
+from .troubles import Troubles
 
 logger = logging.getLogger("django_workpool.loop")
 
 #: Seconds between two looks at all queues: what no hint has told starts within the second that the manual promises.
 POLL_EVERY = 0.9
+#: Seconds of a long iteration.
+LONG = 0.02
 #: Seconds between two attempts to take the lead.
 STANDBY_EVERY = 1.0
 #: Seconds between two prunings of a pool; full chunks follow each other after PRUNE_AGAIN.
 PRUNE_EVERY, PRUNE_AGAIN = 60.0, 0.5
-#: Seconds until the next try of what has failed: as long as it has failed already, within these.
-RETRY_AFTER, RETRY_MAX = 0.1, 5.0
-#: Seconds of failures in a row after which, and between which, the loop says that it is wedged.
-WEDGED_AFTER = 5.0
 
 
 class Leader:
@@ -58,11 +58,11 @@ class Leader:
         self.hand_over_asked = threading.Event()
         self._memories: dict[str, PoolMemory] = {}
         self._next: dict[str, float] = {}
-        self._polled = self._pruned_at = float("-inf")
+        self._polled = float("-inf")
         self._prune_next: dict[str, float] = {}
         self._ear = Ear()
-        #: For each pool that fails ("*": all): since when, and when that was told last.
-        self._failing: dict[str, tuple[float, float]] = {}
+        self.watchdog = Watchdog(using)
+        self._troubles = Troubles()
 
     # What other threads call ------------------------------------------------------------------------------------
 
@@ -82,6 +82,7 @@ class Leader:
         self.db.private_connection("loop")
         try:
             while not stop.is_set():
+                self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead)
                 if self.hand_over_asked.is_set():
                     self.lead.hand_over()
                     self._ear.wait(STANDBY_EVERY)
@@ -145,7 +146,7 @@ class Leader:
             self._prune()
         except DatabaseError as error:
             self._trouble("*", error)
-            self._ear.wait(RETRY_AFTER)
+            self._ear.wait(troubles.RETRY_AFTER)
             return
         wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal])
         self._take_hints(self._ear.wait(wake_at - time.monotonic()))
@@ -158,9 +159,10 @@ class Leader:
 
     def _iterate_guarded(self, pool: str) -> None:
         """Iterate one pool; what fails there must not stop the others."""
+        self.watchdog.turned = time.monotonic()
         try:
             self._iterate(pool)
-            self._failing.pop(pool, None)
+            self._troubles.over(pool)
         except StaleGeneration as error:
             self._lose(str(error))
         except Exception as error:
@@ -171,17 +173,12 @@ class Leader:
         if is_away(error):
             # The thread begins again with a new connection: as a standby, that takes the lead back if nobody else has.
             raise error
-        now = time.monotonic()
-        since, told = self._failing.get(pool, (now, now))
+        retry_at = self._troubles.note(pool, error, is_over=self.lead.is_over)
         if pool in self._memories:
             self._memories[pool].loaded = float("-inf")
-            self._next[pool] = now + min(RETRY_MAX, max(RETRY_AFTER, now - since))
+            self._next[pool] = retry_at
         if self.lead.is_over:
             self._lose("the lease could not be renewed")
-        elif now - told > WEDGED_AFTER:
-            told = now
-            eventlog.log("wedged", "ERROR", pool, error=describe(error).text, since_s=round(now - since))
-        self._failing[pool] = (since, told)
 
     def _lose(self, reason: str) -> None:
         self.lead.step_down()
@@ -244,6 +241,7 @@ class Leader:
             wait = max(0.0, segment_ms(segment) - now_ms)
             self._next[pool] = min(self._next[pool], self._polled + wait / 1000)
             self._memories[pool].suspects_behind |= not wait
+        self.watchdog.look(found, now_ms, self.fleet.dead)
         for pool, memory in self._memories.items():
             lost = any(self.fleet.is_lost(one.worker_id) for one in memory.running.values())
             if lost or memory.status is None or (memory.dirty and time.monotonic() - memory.saved >= state.SAVE_EVERY):
@@ -262,6 +260,7 @@ class Leader:
         memory = self._memories[pool]
         stale = memory.is_stale()
         waiting = [one for one in self._memories.values() if one.starving_since is not None and one is not memory]
+        began = time.monotonic()
         it = run_iteration(self.using, memory, self.fleet, self.owner, yields=bool(waiting))
         if stale:
             self._recount()
@@ -275,7 +274,8 @@ class Leader:
             self._next |= {one.pool: 0.0 for one in waiting}
         again = status.settle(self.db, memory, status.wanted(it)) or it.again
         if again:
-            self._next[pool] = 0.0
+            took = time.monotonic() - began
+            self._next[pool] = time.monotonic() + (self.db.courtesy * took if took > LONG else 0.0)
         else:
             due = float("inf") if it.next_segment is None else segment_ms(it.next_segment) - self.db.clock_ms()
             self._next[pool] = min(memory.next_look(it.depth), time.monotonic() + max(0.0, due) / 1000)

@@ -20,6 +20,7 @@ from ..loop.fleet import REFRESH_EVERY
 from . import drain
 from .intake import Intake
 from .leader import Leader
+from .probe import Probe, Pulse
 from .service import Service
 from .watcher import Watcher
 
@@ -59,6 +60,8 @@ class Options:
     recycle: int = 0
     #: Makes the executor to which actions are handed over.
     executor: Callable[[], Any] | None = None
+    #: Is told how the process is.
+    probe: Probe | None = None
 
     @property
     def capacity(self) -> int:
@@ -78,6 +81,7 @@ class Process:
         #: Ends the services; set last, after the functions have ended.
         self.end = threading.Event()
         self.intake = Intake(using, self.name, options, self.end.is_set)
+        self.pulse = Pulse()
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -129,9 +133,9 @@ class Process:
         self.watcher = Watcher(self.using, self.leader, intake.submit, intake.assignments.begin_fetch, self._register, worker_id)
         self._unlisten = kick.listen(self.using, self.leader.hear)
         self.services = [
-            Service("watch", self.watcher.run, self.end),
-            Service("writer", intake.writer.run, self.end),
-            Service("loop", self.leader.run, self.end),
+            self._service("watch", self.watcher.run, lambda: self.watcher.rounds),
+            self._service("writer", intake.writer.run, lambda: object() if intake.writer.idle else intake.writer.rounds),
+            self._service("loop", self.leader.run, lambda: self.leader.watchdog.turned),
             *(Service(name, body, self.end) for name, body in intake.executors.bodies().items()),
         ]
         self.services[0].start()
@@ -141,6 +145,9 @@ class Process:
         for service in self.services[1:]:
             service.start()
         eventlog.log("process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid())
+
+    def _service(self, name: str, body: Callable[[threading.Event], None], progress: Callable[[], object]) -> Service:
+        return Service(name, body, self.end, progress, lambda: database(self.using).cut(name))
 
     def _register(self) -> int:
         row = workers.register(self.using, process=self.id, threads=self.options.capacity, coroutines=COROUTINES, pools=self.options.pools)
@@ -152,6 +159,9 @@ class Process:
         look = time.monotonic()
         while not self.signals:
             time.sleep(TICK)
+            for service in self.services:
+                service.look()
+            self._tell()
             if any(service.is_dead for service in self.services):
                 logger.critical("a thread has died: the process ends")
                 return 1
@@ -161,6 +171,18 @@ class Process:
                     if self.idle and drain.is_drained(self.using, self.options.pools):
                         return 0
         return 0
+
+    def _tell(self, does: str = "") -> None:
+        """Tell the probe how this process is."""
+        if self.options.probe is not None:
+            well, reason = self.pulse.judge(watch=self.watcher.rounds, loop=self.leader.watchdog.turned)
+            self.options.probe.tick(
+                leads=self.leader.lead.held,
+                worker=self.watcher.worker_id,
+                well=well,
+                reason=(well and does) or reason,
+                beat_age=time.monotonic() - self.watcher.beaten,
+            )
 
     @property
     def idle(self) -> bool:
@@ -186,6 +208,7 @@ class Process:
         end = time.monotonic() + self.options.grace
         while True:
             intake.return_waiting()
+            self._tell("stops")
             if self.idle or self.signals > 1 or time.monotonic() >= end:
                 break
             time.sleep(TICK / 5)
@@ -205,6 +228,8 @@ class Process:
         self.end.set()
         self.leader.wake()
         intake.writer.wake()
+        with self._guarded("waking the watch"):
+            database(self.using).notify([Hint("worker", str(self.watcher.worker_id))])
         for service in self.services:
             service.join(FLUSH)
         with self._guarded("deleting the worker's row"):

@@ -17,6 +17,8 @@ WITHIN, FAILURES_MAX = 60.0, 20
 WAIT_FIRST, WAIT_MAX = 0.2, 1.0
 #: A body that lasted longer has not just gone on failing.
 LASTED = 5.0
+#: Looks in a row without progress, at 50 ms each, after which a thread is stuck: no statement of the pool's own may take so long.
+STUCK_LOOKS = 800
 #: Seconds between two lines of a database that stays away.
 TELL_EVERY = 30.0
 
@@ -28,12 +30,24 @@ class Service:
         name: For logs and the list of threads.
         body: Runs until the event is set; returns or raises.
         stop: Set when the process stops.
+        progress: Tells something else each time as long as the body gets on.
+        unblock: Cuts the connection that a body waits on which does not.
     """
 
-    def __init__(self, name: str, body: Callable[[threading.Event], None], stop: threading.Event) -> None:
-        self.name, self.body, self.stop = name, body, stop
+    def __init__(
+        self,
+        name: str,
+        body: Callable[[threading.Event], None],
+        stop: threading.Event,
+        progress: Callable[[], object] = object,
+        unblock: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name, self.body, self.stop, self.progress, self.unblock = name, body, stop, progress, unblock
         self.gave_up = False
+        self._seen: object = None
+        self._looks = self._stuck = 0
         self._failures: list[float] = []
+        self._restarts = 0
         self._thread = threading.Thread(target=self._run, name=f"workpool-{name}", daemon=True)
 
     def start(self) -> None:
@@ -50,6 +64,22 @@ class Service:
         """Whether it has ended though nobody asked for it."""
         return self.gave_up or (not self._thread.is_alive() and not self.stop.is_set())
 
+    def look(self) -> None:
+        """See whether it gets on; called again and again. Looks are counted instead of seconds: while nothing looks, nothing can get on.
+
+        A server, or a proxy before it, may take a statement and never answer. Its connection is cut then, which the body sees as lost;
+        if that does not help either, the thread is given up, and the process ends.
+        """
+        seen = (self.progress(), self._restarts)
+        self._looks = self._looks + 1 if seen == self._seen else 0
+        if seen != self._seen:
+            self._seen, self._stuck = seen, 0
+        if self._looks >= STUCK_LOOKS:
+            self._looks, self._stuck = 0, self._stuck + 1
+            self.gave_up = self._stuck > 1
+            logger.error("%s does not get on: %s", self.name, "giving up" if self.gave_up else "its connection is cut")
+            self.unblock()
+
     def _run(self) -> None:
         wait, told = WAIT_FIRST, float("-inf")
         while True:
@@ -59,6 +89,7 @@ class Service:
                 return
             except Exception as error:
                 connections.close_all()
+                self._restarts += 1
                 now = time.monotonic()
                 self._failures = [at for at in self._failures if now - at < WITHIN] + [now]
                 # A database that is away is not this process's failure: it is tried for as long as it takes.

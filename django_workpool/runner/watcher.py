@@ -55,9 +55,11 @@ class Watcher:
         #: Set before the leader is told that this worker has left: then its row may go at any time.
         self.leaving = False
         self._pulsed = float("-inf")
-        self._beaten = float("-inf")
+        self.beaten = float("-inf")
         self._newest = 0
         self._learner: threading.Thread | None = None
+        #: Counted so that others see that the thread gets on.
+        self.rounds = 0
         self._published = len(functions.known())
 
     def run(self, stop: threading.Event) -> None:
@@ -66,12 +68,14 @@ class Watcher:
         self.observer.reset()
         watch = database(self.using).watch()
         try:
+            self._warn()
             self._pulse(watch)
             self.ready.set()
             # Whoever waits for a worker learns that one has come.
             database(self.using).notify([Hint("lead")])
             self.leader.hear(Hint("lead"))
             while not stop.is_set():
+                self.rounds += 1
                 for hint in watch.wait(max(0.0, self._pulsed + PULSE_EVERY - time.monotonic())):
                     self._hear(hint)
                 if time.monotonic() - self._pulsed >= PULSE_EVERY:
@@ -79,6 +83,11 @@ class Watcher:
         finally:
             watch.close()
             connections[self.using].close()
+
+    def _warn(self) -> None:
+        if not self.ready.is_set():
+            for text in database(self.using).pooler_warnings():
+                eventlog.log("pooled", "WARN", "*", text=text)
 
     def _hear(self, hint: Hint) -> None:
         if hint.kind == "worker":
@@ -130,12 +139,12 @@ class Watcher:
 
     def _beat(self, watch: Watch) -> None:
         now = time.monotonic()
-        if now - self._beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
+        if now - self.beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
             return
         try:
             if not workers.beat(self.using, self.worker_id) and not self.leaving:
                 self._begin_again(watch)
-            self._beaten = now
+            self.beaten = now
         except OperationalError as error:
             # Somebody writes for long: that says nothing about this process, and the next pulse tries again.
             if not is_conflict(error):

@@ -18,6 +18,7 @@ from django.utils.module_loading import import_string
 from ... import conf, eventlog
 from ...exceptions import UnknownPool
 from ...models import Worker
+from ...runner.probe import Probe
 from ...runner.process import Options, Process
 
 logger = logging.getLogger("django_workpool.runner")
@@ -64,6 +65,9 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="What running functions get to end after the first signal (default: %(default)s).",
         )
+        parser.add_argument(
+            "--health-file", metavar="PATH", help="Keep this file fresh while the process is well (workpool_status --health-file PATH)."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until a signal, or until drained.
@@ -80,6 +84,7 @@ class Command(BaseCommand):
             raise CommandError("Choose --processes or --executor: functions run in one of them.")
         if (options["processes"] or options["executor"]) and not getattr(settings, "SETTINGS_MODULE", None):
             raise CommandError("--processes and --executor need DJANGO_SETTINGS_MODULE: other processes set themselves up by it.")
+        probe = _probe(options["health_file"]) if options["health_file"] else None
         process = Process(
             conf.database_alias(),
             Options(
@@ -90,6 +95,7 @@ class Command(BaseCommand):
                 processes=options["processes"],
                 recycle=options["recycle"],
                 executor=_factory(options["executor"]) if options["executor"] else None,
+                probe=probe,
             ),
         )
 
@@ -100,9 +106,13 @@ class Command(BaseCommand):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, on_signal)
         eventlog.log_to_stderr()
-        if not _wait_for_tables(process):
-            return
-        code = process.run()
+        try:
+            if not _wait_for_tables(process):
+                return
+            code = process.run()
+        finally:
+            if probe is not None:
+                probe.remove()
         if not process.idle:
             # A function that never ends must not keep the process from ending: Python would wait for some threads.
             logging.shutdown()
@@ -136,6 +146,13 @@ def _wait_for_tables(process: Process) -> bool:
             connections[using].close()
             raise CommandError(f"The pool's tables cannot be read ({str(error).strip()}). Run: manage.py migrate") from error
     return False
+
+
+def _probe(path: str) -> Probe:
+    try:
+        return Probe(path)
+    except OSError as error:
+        raise CommandError(f"--health-file: {error}") from error
 
 
 def _factory(path: str) -> Callable[[], Any]:

@@ -1,0 +1,113 @@
+"""Is it well? For each pool the one reason why its due works do not start, if there is one. Reads only, and what it reads is bounded.
+
+``examine`` is what the command and the system check ask. A reason that is a fault counts only if a second look finds it, too: between
+two holders of the lead, and while a worker takes another one's place, there is a moment of nobody. ``watchdog`` is what the loop asks.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+from django.db import connections
+from django.db.utils import Error, ProgrammingError
+
+from ..database import Watch, database
+from ..database_errors import may_pass
+from ..exceptions import WorkpoolSettingsError
+from ..models import Globals, Worker
+from .reading import Look
+from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth
+
+__all__ = ["Health", "LeaderHealth", "PoolHealth", "Reason", "Unasked", "WorkerHealth", "examine", "look"]
+
+#: Seconds between two looks that must agree on a fault: longer than a process that lives needs to find what it has missed.
+AGAIN_AFTER = 2.5
+#: Seconds in which the database must have answered.
+TIMEOUT = 20.0
+
+
+class Unasked(Exception):
+    """The database could not be asked; the text, one line, says why."""
+
+
+def examine(using: str, pools: Sequence[str] | None = None) -> Health:
+    """Look, and look once more where something seems to be wrong: only what both looks find is.
+
+    Raises:
+        Unasked: the database cannot be reached or has no tables, or does not answer in time.
+    """
+    first = look(using, pools)
+    if not first.problems:
+        return first
+    time.sleep(AGAIN_AFTER)
+    second = look(using, pools)
+    before = {one.pool: one for one in first.pools if one.reason.is_fault}
+    kept = tuple(
+        one if not one.reason.is_fault or _agree(before.get(one.pool), one) else replace(one, reason=Reason.OK) for one in second.pools
+    )
+    leader = second.leader if first.leader.is_missing else replace(second.leader, expected=False)
+    return replace(second, pools=kept, leader=leader)
+
+
+def _agree(before: PoolHealth | None, now: PoolHealth) -> bool:
+    # The faults of nobody change names when a lease ends; the loop's own is one only if it has taken nothing in between.
+    return before is not None and (now.reason is not Reason.STALLED or before.head == now.head)
+
+
+def look(using: str, pools: Sequence[str] | None = None) -> Health:
+    """Take one look, on a thread with a connection of the pool's own: with its planner's options and time-outs, whatever the caller's does.
+
+    Raises:
+        Unasked: see ``examine``.
+    """
+    answer: Future[Health] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_look_here(using, pools))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="workpool-health", daemon=True).start()
+    try:
+        return answer.result(TIMEOUT)
+    except TimeoutError as error:
+        raise Unasked(f"The database {using!r} has not answered within {TIMEOUT:.0f} s.") from error
+
+
+def _look_here(using: str, pools: Sequence[str] | None) -> Health:
+    try:
+        watch = database(using).watch()
+        try:
+            return Look(database(using), _held(watch), pools).health()
+        finally:
+            watch.close()
+    except (Error, OSError, WorkpoolSettingsError) as error:
+        said = " ".join(str(error).split())
+        if _lacks_migration(using, error):
+            raise Unasked(f"The pool's tables in the database {using!r} cannot be read ({said}). Run: manage.py migrate") from error
+        raise Unasked(f"The database {using!r} cannot be asked: {said}") from error
+
+
+def _held(watch: Watch) -> set[int] | None:
+    try:
+        return watch.held()
+    except OSError:
+        # Lock files that only somebody else may open.
+        return None
+
+
+def _lacks_migration(using: str, error: Exception) -> bool:
+    """Return whether the database answers, but has not the tables, or not their columns."""
+    if not may_pass(error):
+        return isinstance(error, ProgrammingError)
+    try:
+        return "no such column" in str(error) or not {Globals._meta.db_table, Worker._meta.db_table} <= set(
+            connections[using].introspection.table_names()
+        )
+    except Exception:
+        return False
+    finally:
+        connections[using].close()

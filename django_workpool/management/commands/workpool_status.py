@@ -1,0 +1,135 @@
+"""``manage.py workpool_status``: is it well, and if not: why, and what to do."""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+
+from ... import conf, health
+from ...exceptions import WorkpoolError
+from ...runner.probe import FRESH_FOR, age_of
+
+WELL, UNWELL, UNKNOWN = 0, 1, 2
+
+
+class Command(BaseCommand):
+    """Shows pools, leader and workers; the exit code says whether all is well."""
+
+    help = "Shows the pools, who leads and who works. Exit code 0: well; 1: not well, and why; 2: the database could not be asked."
+    # A project that has other troubles must be able to ask.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+        parser.add_argument("--pool", action="append", metavar="NAME", help="Show this pool only; may be repeated (default: all).")
+        parser.add_argument(
+            "--health-file",
+            metavar="PATH",
+            help=f"Only look whether workpool_main has written this file within the last {FRESH_FOR:.0f} seconds; asks no database.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Look and tell.
+
+        Raises:
+            CommandError: something is wrong; its return code says whether it is the pool (1) or the look at it (2).
+        """
+        if options["health_file"]:
+            self._look_at_file(options["health_file"])
+            return
+        try:
+            found = health.examine(conf.database_alias(), options["pool"])
+        except (health.Unasked, WorkpoolError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=UNKNOWN) from error
+        missing = set(options["pool"] or ()) - {one.pool for one in found.pools}
+        if missing:
+            raise CommandError(f"There is no pool {', '.join(map(ascii, sorted(missing)))}.", returncode=UNKNOWN)
+        self._print(json.dumps(found.to_json(), cls=DjangoJSONEncoder, indent=2) if options["json"] else "\n".join(_lines(found)))
+        if found.problems:
+            raise CommandError(self._shown("; ".join(found.summary)), returncode=UNWELL)
+
+    def _look_at_file(self, path: str) -> None:
+        try:
+            age = age_of(path)
+        except OSError as error:
+            raise CommandError(f"The health file cannot be looked at: {error}", returncode=UNWELL) from error
+        if age is None:
+            raise CommandError(f"There is no health file {path}: its process has not begun, is not well, or has ended.", returncode=UNWELL)
+        if age >= FRESH_FOR:
+            raise CommandError(f"The health file {path} is {age:.0f} s old: its process is not well, or is gone.", returncode=UNWELL)
+        self._print(f"{path} is fresh: written {age:.1f} s ago.")
+
+    def _print(self, text: str) -> None:
+        """Write to stdout, whatever it can show, and as long as anybody reads it."""
+        try:
+            self.stdout.write(self._shown(text))
+            self.stdout.flush()
+        except BrokenPipeError:
+            # Else the interpreter would complain when it closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _shown(self, text: str) -> str:
+        encoding = getattr(self.stdout, "encoding", None) or "utf-8"
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _lines(found: health.Health) -> list[str]:
+    pools = [
+        [one.pool, one.reason, one.waiting, one.due, one.running, one.max_parallelism, one.completing, one.canceling, _span(one.lag_s)]
+        for one in found.pools
+    ]
+    workers = [
+        [
+            one.id,
+            f"{one.host}:{one.pid}",
+            "all" if one.pools is None else ", ".join(one.pools),
+            one.running,
+            one.capacity,
+            _state(one),
+            _span(one.beat_age_s),
+            {True: "held", False: "free", None: "unknown"}[one.lock_held],
+        ]
+        for one in found.workers
+    ]
+    lines = _table(["pool", "state", "waiting", "due", "running", "limit", "completing", "canceling", "lag"], pools)
+    lines += ["", *_table(["worker", "process", "pools", "running", "capacity", "state", "beat", "lock"], workers)]
+    lines += ["", f"leader: {_leader(found.leader)}"]
+    for one in found.pools:
+        if one.held:
+            since, until = (at.isoformat(" ", "seconds") for at in (one.held.since, one.held.until))
+            lines.append(f"pool {one.pool}: {one.held.works} held since {since}, the first until {until}: {', '.join(one.held.paths)}")
+    lines += ["", *(found.problems or ["all is well"])]
+    return [line.rstrip() for line in lines]
+
+
+def _state(one: health.WorkerHealth) -> str:
+    if one.left:
+        return "has left"
+    return ("accepts" if one.accepting else "stops") if one.alive else "seems dead"
+
+
+def _leader(one: health.LeaderHealth) -> str:
+    who = f"worker {one.worker} ({one.host}:{one.pid})" if one.worker is not None else "a process without a worker's row"
+    if one.present:
+        lease = "" if one.lease_expires_in_s is None else f", lease ends in {one.lease_expires_in_s:.1f} s"
+        return f"{who}, term {one.term}{lease}"
+    since = "" if one.absent_s is None else f" for {_span(one.absent_s)}"
+    last = f"; the last one was {who}" if one.worker is not None else ""
+    return f"nobody{since}, term {one.term}{last}"
+
+
+def _span(seconds: float) -> str:
+    """Return a time for people."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def _table(heading: list[str], rows: list[list[Any]]) -> list[str]:
+    cells = [heading, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells] + ([] if rows else ["(none)"])
