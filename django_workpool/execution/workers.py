@@ -23,7 +23,7 @@ def host_name() -> str:
 
 
 def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, pools: Iterable[str] | None) -> Worker:
-    """Insert this process's row.
+    """Insert this process's row, unless it is there.
 
     Args:
         using: The database.
@@ -33,6 +33,10 @@ def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, p
         pools: The pools it takes works of; None for all.
     """
     db = database(using)
+    mine = Worker.objects.using(using).filter(process=process, left=False).first()
+    if mine is not None:
+        # The connection was lost when it had just been inserted.
+        return mine
     now = db.moment(db.clock_ms())
     with transaction.atomic(using=using):
         row = Worker(
