@@ -13,7 +13,7 @@ from tests.simulation.crashes import POINTS
 
 ROOT = Path(__file__).parents[1]
 #: Seconds for the fixed range of seeds, and the number that is run however slow the machine is: each point is aimed at by then.
-SECONDS, LEAST, MOST = 25, 160, 2_000
+SECONDS, LEAST, MOST = 30, 200, 3_000
 
 pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="it runs on SQLite in memory: once, beside the suite on SQLite")
 
@@ -36,7 +36,7 @@ def simulate(*arguments: str, seconds: float, hash_seed: str = "0") -> str:
 def test_whatever_dies_at_whichever_commit_each_work_ends_once() -> None:
     """A fixed range of seeds: nothing is lost, doubled, started early, over the limit or against a cancelation."""
     output = simulate(
-        *("--seeds", str(MOST), "--seconds", str(SECONDS), "--least", str(LEAST), "--points"),
+        *("--jobs", "2", "--seeds", str(MOST), "--seconds", str(SECONDS), "--least", str(LEAST), "--points"),
         seconds=580,
     )
     lines = re.findall(r"^point (\S+) commits=\d+ before=(\d+) after=(\d+)$", output, re.M)

@@ -3,10 +3,12 @@
 import argparse
 import gc
 import logging
+import multiprocessing
 import os
 import sys
 import time
 import traceback
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -27,14 +29,26 @@ class Tally:
     refused: int = 0
     exits: int = 0
     began: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
 
-    @property
-    def seconds(self) -> float:
-        """How long it has taken so far."""
-        return time.perf_counter() - self.began
+    def add(self, other: "Tally") -> None:
+        """Add what another job came to."""
+        for name in ("seeds", "works", "take_overs", "refused", "exits"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def tick(self) -> float:
+        """Return how long it has taken so far."""
+        self.seconds = time.perf_counter() - self.began
+        return self.seconds
 
     def __str__(self) -> str:
         return f"seeds={self.seeds} works={self.works} take_overs={self.take_overs} old_leaders_refused={self.refused} exits={self.exits}"
+
+
+#: What a job came to, the commit points, and whether all is well.
+Result = tuple[Tally, dict[str, tuple[int, int, int]], bool]
+#: What jobs have of the process that they are copies of.
+_inherited: list[Any] = []
 
 
 def main(arguments: list[str]) -> int:
@@ -48,14 +62,23 @@ def main(arguments: list[str]) -> int:
     if options.plants:
         return sum(_find(name, crashes, options.seeds) for name in plants.PLANTS)
     with plants.PLANTS[options.plant]() if options.plant else nullcontext():
-        return _run(options, crashes)
+        if options.jobs == 1 or options.seed is not None:
+            return _verdict(options, [_run(options, crashes, 0)])
+        # The database is in memory: each copy of the process has its own.
+        _inherited[:] = [options, crashes]
+        with multiprocessing.get_context("fork").Pool(options.jobs) as jobs:
+            return _verdict(options, jobs.map(_run_job, range(options.jobs), chunksize=1))
 
 
-def _run(options: argparse.Namespace, crashes: "Crashes") -> int:
-    """Run the histories and print the verdict."""
+def _run_job(job: int) -> Result:
+    return _run(*_inherited, job)
+
+
+def _run(options: argparse.Namespace, crashes: "Crashes", job: int) -> Result:
+    """Run every history of a job, until one of them fails; return what they came to, the commit points, and whether all is well."""
     tally = Tally()
     first, count = (options.seed, 1) if options.seed is not None else (options.first, options.seeds)
-    for seed in range(first, first + count):
+    for seed in range(first + job, first + count, options.jobs):
         world, problem = _history(seed, crashes, tally)
         if problem is not None or options.trace:
             print(_trace(world.ledger.lines, getattr(problem, "works", ()), options.trace))
@@ -65,15 +88,28 @@ def _run(options: argparse.Namespace, crashes: "Crashes") -> int:
             if not isinstance(problem, AssertionError):
                 traceback.print_exception(problem)
             print(f"simulation: FAILED seed={seed}: {problem} ({tally}; python -m tests.simulation --seed {seed} --trace)", flush=True)
-            return 1
-        if options.seconds and tally.seconds > options.seconds and tally.seeds >= options.least:
+            return tally, crashes.table(), False
+        if tally.tick() > (options.seconds or float("inf")) and tally.seeds * options.jobs >= options.least:
             break
+    return tally, crashes.table(), True
+
+
+def _verdict(options: argparse.Namespace, jobs: list[Result]) -> int:
+    """Print what all jobs came to, unless one of them has told that it failed."""
+    if not all(well for _, _, well in jobs):
+        return 1
+    total, points = Tally(), Counter[tuple[str, int]]()
+    for tally, table, _ in jobs:
+        total.add(tally)
+        points.update({(name, column): number for name, numbers in table.items() for column, number in enumerate(numbers)})
+    names = sorted({name for name, _ in points})
     if options.points:
-        for name, (commits, before, after) in sorted(crashes.table().items()):
+        for name in names:
+            commits, before, after = (points[name, column] for column in range(3))
             print(f"point {name.replace(' ', '_')} commits={commits} before={before} after={after}")
-    commits, before, after = (sum(column) for column in zip(*crashes.table().values(), strict=True))
-    figures = f"commits={commits} crashes_before={before} crashes_after={after} points={len(crashes.counts)}"
-    print(f"simulation: ok {tally} {figures} seconds={tally.seconds:.1f}", flush=True)
+    commits, before, after = (sum(points[name, column] for name in names) for column in range(3))
+    figures = f"commits={commits} crashes_before={before} crashes_after={after} points={len(names)}"
+    print(f"simulation: ok {total} {figures} seconds={max(tally.seconds for tally, _, _ in jobs):.1f}", flush=True)
     return 0
 
 
@@ -105,9 +141,9 @@ def _find(name: str, crashes: "Crashes", seeds: int) -> int:
         for seed in range(seeds):
             _, problem = _history(seed, crashes, tally)
             if problem is not None:
-                print(f"plant {name}: found by seed {seed} in {tally.seconds:.1f} s: {problem}", flush=True)
+                print(f"plant {name}: found by seed {seed} in {tally.tick():.1f} s: {problem}", flush=True)
                 return 0
-    print(f"plant {name}: NOT FOUND by {seeds} seeds in {tally.seconds:.1f} s", flush=True)
+    print(f"plant {name}: NOT FOUND by {seeds} seeds in {tally.tick():.1f} s", flush=True)
     return 1
 
 
@@ -116,6 +152,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1_000, help="how many histories")
     parser.add_argument("--first", type=int, default=0, help="the first one's seed")
     parser.add_argument("--seed", type=int, help="run this one only")
+    parser.add_argument("--jobs", type=int, default=1, help="processes among which the seeds are dealt out")
     parser.add_argument("--seconds", type=float, help="stop after so long, at the end of a history")
     parser.add_argument("--trace", action="store_true", help="print all lines of the histories")
     parser.add_argument("--digest", action="store_true", help="print a digest of each history")

@@ -25,6 +25,8 @@ from .troubles import Troubles
 REST_MS = 120_000.0
 #: Events of one history, at most: more means that somebody does not stop.
 EVENTS_MAX = 20_000
+#: One in so many histories is long.
+LONG_EVERY = 5
 #: Crashes that are aimed at, in turn.
 FATES = (Fate.DIE_BEFORE, Fate.DIE_AFTER, Fate.LOSE_BEFORE, Fate.LOSE_AFTER)
 #: What must go wrong for a commit point to be reached.
@@ -60,6 +62,7 @@ class World:
         clock.ms = START_MS + dice.randrange(0, 1_000)
         self.seed, self.crashes, crashes.violation = seed, crashes, None
         clock.too_long = lambda: crashes.fail(Violation("something is tried again and again"))
+        self.short = dice.randrange(LONG_EVERY) > 0
         self.stage = functions.reset()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
@@ -202,17 +205,18 @@ class World:
             self.danger = min(self.danger, 0.02)
         for _ in range(2 if overtaken or needed or self.troubles.cuts else dice.choice((1, 2, 2, 3))):
             self.spawn()
-        end = dice.uniform(1_500, 5_000)
-        for _ in range(dice.randrange(4, 12)):
+        # Most crashes need no more than a few works: short histories let many more of them happen.
+        end = dice.uniform(200, 1_000) if self.short else dice.uniform(1_500, 5_000)
+        for _ in range(dice.randrange(1, 4) if self.short else dice.randrange(4, 12)):
             self.later(dice.uniform(0, end), self.callers.do_something)
-        for _ in range(0 if needed else dice.randrange(0, 4)):
+        for _ in range(0 if needed else dice.randrange(0, 2 if self.short else 4)):
             self.later(dice.uniform(0, end), self.troubles.strike)
         if overtaken:
             # A leader that is stopped for longer than its lease.
             self.later(dice.uniform(500, end), lambda: self.troubles.strike("pause", 9_000, of_leader=True))
         if needed:
             self.later(dice.uniform(500, end), lambda: self.troubles.strike(needed, of_leader=True))
-        over = START_MS + 1_000 + end + dice.uniform(0, 2_500)
+        over = START_MS + 1_000 + end + dice.uniform(0, 500 if self.short else 2_500)
         self._go_on(lambda: clock.ms >= over)
         self._calm_down()
         until = clock.ms + REST_MS
