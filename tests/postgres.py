@@ -14,10 +14,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from django.db.backends.postgresql.features import DatabaseFeatures
@@ -70,6 +71,17 @@ def own_server() -> Iterator[Server]:
     Raises:
         ServerError: there is none, or none that starts.
     """
+    with own_cluster() as cluster:
+        yield cluster.server
+
+
+@contextmanager
+def own_cluster(options: Mapping[str, str] = MappingProxyType({})) -> Iterator["Cluster"]:
+    """Do the same as ``own_server``, with further options of the server, and yield what can be stopped and started again.
+
+    Raises:
+        ServerError: there is none, or none that starts.
+    """
     choice = os.environ.get(CHOICE_VARIABLE, "")
     if choice not in ("", "binaries", "wheel"):
         raise ServerError(f"{CHOICE_VARIABLE} must be binaries or wheel, not {choice!r}.")
@@ -78,11 +90,11 @@ def own_server() -> Iterator[Server]:
         for find, origin in _candidates(choice):
             try:
                 bindir = stack.enter_context(find)
-                server = stack.enter_context(_Running.start(bindir, origin.format(bindir)))
+                cluster = stack.enter_context(Cluster.create(bindir, origin.format(bindir), {**SERVER_OPTIONS, **options}))
             except ServerError as error:
                 problems.append(str(error))
             else:
-                yield server
+                yield cluster
                 return
     raise ServerError("\n".join(problems) or "No PostgreSQL server is installed.")
 
@@ -168,34 +180,51 @@ def _unprivileged() -> dict[str, Any]:
     raise ServerError(f"PostgreSQL does not run as root, and none of the users {', '.join(UNPRIVILEGED_USERS)} exists.")
 
 
-class _Running:
-    """The server's process and its folder: a context manager that ends both."""
+class Cluster:
+    """A server's data folder and its process: a context manager that ends both."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, server: Server) -> None:
-        self.process = process
-        self.folder = folder
-        self.server = server
+    def __init__(self, bindir: Path, folder: Path, options: Mapping[str, str]) -> None:
+        self.bindir, self.folder, self.options = bindir, folder, options
+        self.identity = _unprivileged()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port: int | None = None
+        self.server = Server("", "")
 
     @classmethod
-    def start(cls, bindir: Path, origin: str) -> "_Running":
-        identity = _unprivileged()
-        folder = Path(tempfile.mkdtemp(prefix="workpool-postgres-", dir=_open_folder() if identity else None))
+    def create(cls, bindir: Path, origin: str, options: Mapping[str, str]) -> "Cluster":
+        """Make a data folder and start a server on it."""
+        folder = Path(tempfile.mkdtemp(prefix="workpool-postgres-", dir=_open_folder() if _unprivileged() else None))
+        cluster = cls(bindir, folder, options)
         try:
-            if identity:
-                os.chown(folder, identity["user"], identity["group"])
-            password = _create_cluster(bindir, folder, identity)
-            process, port = _start_process(bindir, folder, identity)
+            if cluster.identity:
+                os.chown(folder, cluster.identity["user"], cluster.identity["group"])
+            password = _create_cluster(bindir, folder, cluster.identity)
+            cluster.start()
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return cls(process, folder, Server(f"postgres://postgres:{password}@127.0.0.1:{port}/postgres", origin))
+        cluster.server = Server(f"postgres://postgres:{password}@127.0.0.1:{cluster.port}/postgres", origin)
+        return cluster
 
-    def __enter__(self) -> Server:
-        return self.server
+    def start(self) -> None:
+        """Start the server; after a stop, on the same port.
+
+        Raises:
+            ServerError: it does not start.
+        """
+        self.process, self.port = _start_process(self)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT is a fast shutdown, SIGQUIT an immediate one, which is a crash as far as the data are concerned."""
+        if self.process is not None:
+            _stop_process(self.process, number)
+
+    def __enter__(self) -> "Cluster":
+        return self
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            _stop_process(self.process)
+            self.stop()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -218,19 +247,18 @@ def _create_cluster(bindir: Path, folder: Path, identity: dict[str, Any]) -> str
     return password
 
 
-def _start_process(bindir: Path, folder: Path, identity: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
+def _start_process(cluster: Cluster) -> tuple["subprocess.Popen[bytes]", int]:
+    folder = cluster.folder
     log = folder / "log"
     for _ in range(START_TRIES):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command: list[Any] = [bindir / "postgres", "-D", folder / "data", "-c", f"port={port}"]
-        for name, value in SERVER_OPTIONS.items():
+        port = cluster.port or free_port()
+        command: list[Any] = [cluster.bindir / "postgres", "-D", folder / "data", "-c", f"port={port}"]
+        for name, value in cluster.options.items():
             command += ["-c", f"{name}={value}"]
         with open(log, "ab") as output:
             # Its own session: Ctrl-C must reach it only after the tests that use it.
             process = subprocess.Popen(
-                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True, **identity
+                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True, **cluster.identity
             )
         try:
             if _wait_until_ready(process, folder / "data" / "postmaster.pid"):
@@ -239,7 +267,14 @@ def _start_process(bindir: Path, folder: Path, identity: dict[str, Any]) -> tupl
             _stop_process(process)
             raise
         _stop_process(process)
-    raise ServerError(f"{bindir}/postgres did not start: {log.read_text(errors='replace')[-2000:].strip()}")
+    raise ServerError(f"{cluster.bindir}/postgres did not start: {log.read_text(errors='replace')[-2000:].strip()}")
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], pid_file: Path) -> bool:
@@ -249,16 +284,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], pid_file: Path) -> bool:
             lines = pid_file.read_text().splitlines()
         except OSError:
             lines = []
-        # The eighth line is the state that pg_ctl waits for.
-        if len(lines) >= 8 and lines[7].strip() == "ready":
+        # The first line is the process (a crash leaves the file of the one before), the eighth the state that pg_ctl waits for.
+        if len(lines) >= 8 and lines[0].strip() == str(process.pid) and lines[7].strip() == "ready":
             return True
         time.sleep(0.05)
     return False
 
 
-def _stop_process(process: subprocess.Popen[bytes]) -> None:
-    # SIGINT is a fast shutdown, SIGQUIT an immediate one.
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+def _stop_process(process: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
+    for number in (first, signal.SIGQUIT, signal.SIGKILL):
         if process.poll() is not None:
             return
         process.send_signal(number)

@@ -69,6 +69,14 @@ class Command(BaseCommand):
             "--health-file", metavar="PATH", help="Keep this file fresh while the process is well (workpool_status --health-file PATH)."
         )
 
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Be the process's only purpose."""
+        try:
+            super().run_from_argv(argv)
+        finally:
+            # While it ends, Python puts the system's own handlers back: one more signal would spoil the exit code.
+            _take_signals(signal.SIG_IGN)
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until a signal, or until drained.
 
@@ -102,9 +110,7 @@ class Command(BaseCommand):
         def on_signal(*_: object) -> None:
             process.signal()
 
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, on_signal)
+        _take_signals(on_signal)
         eventlog.log_to_stderr()
         try:
             if not _wait_for_tables(process):
@@ -120,6 +126,12 @@ class Command(BaseCommand):
             os._exit(code)
         if code:
             raise CommandError("a thread of the pool has died; see the log", returncode=code)
+
+
+def _take_signals(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handler)
 
 
 def _wait_for_tables(process: Process) -> bool:

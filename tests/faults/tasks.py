@@ -1,0 +1,3 @@
+"""What a worker imports when it starts: so it knows the drills' functions from the beginning."""
+
+from . import works as works
