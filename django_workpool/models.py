@@ -317,6 +317,8 @@ class Worker(models.Model):
     accepting = models.BooleanField(default=True)
     #: It has ended in order: what it had begun is written, and what else is assigned to it was never begun.
     left = models.BooleanField(default=False, db_default=False)
+    #: It is behind a pooler, and holds no lock that would tell of its life: its beat alone does.
+    lockless = models.BooleanField(default=False, db_default=False)
     started = models.DateTimeField()
     beat = models.DateTimeField()
 

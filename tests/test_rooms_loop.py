@@ -93,6 +93,14 @@ def test_without_locks_the_beat_alone_is_judged_over_a_longer_window() -> None:
     assert observer.observe({1: "a"}, None, WINDOW_WITHOUT_LOCKS) == {1}
 
 
+def test_a_worker_behind_a_pooler_is_judged_by_its_beat_though_others_hold_locks() -> None:
+    """It can hold none: to an observer that sees locks it must not look as if it had lost its own."""
+    observer = Observer()
+    seen = [observer.observe({1: "a", 2: "a"}, set(), second, lockless={2}) for second in range(int(WINDOW_WITHOUT_LOCKS) + 1)]
+    assert seen[int(WINDOW)] == {1}
+    assert seen[-2:] == [{1}, {1, 2}]
+
+
 def test_an_observer_that_did_not_look_for_a_while_knows_nothing_of_it() -> None:
     observer = Observer()
     look(observer, {1: "a", 2: "x"}, set(), 0, WINDOW)

@@ -59,6 +59,9 @@ class Watch(ABC):
     Used by one thread, on a connection of its own that is never in a transaction.
     """
 
+    #: Whether it can hold locks at all.
+    locks = True
+
     @abstractmethod
     def hold(self, worker_id: int) -> bool:
         """Take the liveness lock of ``worker_id``, or make sure that it is still held; return whether it is."""

@@ -144,8 +144,8 @@ class PostgreSQLWatch(Watch):
         database.private_connection("watch")
         self.holds: int | None = None
         database.connection.ensure_connection()
-        self.blind = database.is_pooled
-        if not self.blind:
+        self.locks = not database.is_pooled
+        if self.locks:
             database.execute(f"LISTEN {CHANNEL}")
 
     def _class_id(self) -> str:
@@ -156,7 +156,7 @@ class PostgreSQLWatch(Watch):
         return self.database.sql("{Worker}")
 
     def hold(self, worker_id: int) -> bool:
-        if self.blind:
+        if not self.locks:
             return False
         if self.holds == worker_id:
             return True
@@ -165,7 +165,7 @@ class PostgreSQLWatch(Watch):
         return bool(taken)
 
     def held(self) -> set[int] | None:
-        if self.blind:
+        if not self.locks:
             return None
         rows = self.database.fetch(
             "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = %s::regclass "
@@ -176,10 +176,10 @@ class PostgreSQLWatch(Watch):
 
     def wait(self, timeout: float) -> list[Hint]:
         connection: Any = self.database.connection.connection
-        if connection is None or self.blind:
+        if connection is None or not self.locks:
             time.sleep(min(timeout, POLL_BLIND))
             # Whoever cannot listen looks instead.
-            return [Hint("changed")] if self.blind else []
+            return [Hint("changed")] if not self.locks else []
         hints = []
         for notification in connection.notifies(timeout=timeout, stop_after=1):
             kind, _, name = notification.payload.partition(" ")

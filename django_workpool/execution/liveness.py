@@ -6,7 +6,7 @@ process whose interpreter is blocked for a minute lives. Whatever interrupts the
 """
 
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 #: Seconds of the window with locks, and without.
 WINDOW, WINDOW_WITHOUT_LOCKS = 5.0, 30.0
@@ -26,12 +26,15 @@ class Observer:
         self._since.clear()
         self._last = None
 
-    def observe(self, beats: Mapping[int, Hashable], held: set[int] | None, now: float | None = None) -> set[int]:
+    def observe(
+        self, beats: Mapping[int, Hashable], held: set[int] | None, now: float | None = None, lockless: Collection[int] = ()
+    ) -> set[int]:
         """Take one look.
 
         Args:
             beats: Each worker's beat.
-            held: The workers whose lock is held; None where locks cannot be used.
+            held: The workers whose lock is held; None where this process cannot see locks.
+            lockless: Workers that have none, as they are behind a pooler.
             now: The monotonic time, for tests.
 
         Returns:
@@ -41,7 +44,6 @@ class Observer:
         if self._last is not None and now - self._last > GAP:
             self._since.clear()
         self._last = now
-        window = WINDOW_WITHOUT_LOCKS if held is None else WINDOW
         for worker in list(self._since):
             if worker not in beats:
                 del self._since[worker]
@@ -50,6 +52,6 @@ class Observer:
             seen = self._since.get(worker)
             if seen is None or seen[0] != beat or (held is not None and worker in held):
                 self._since[worker] = (beat, now)
-            elif now - seen[1] >= window:
+            elif now - seen[1] >= (WINDOW_WITHOUT_LOCKS if held is None or worker in lockless else WINDOW):
                 dead.add(worker)
         return dead

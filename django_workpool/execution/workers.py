@@ -74,10 +74,16 @@ def is_published(using: str, worker_id: int) -> bool:
     return FunctionSet.objects.using(using).filter(digest__in=named).exists()
 
 
-def beat(using: str, worker_id: int) -> bool:
-    """Renew the beat; return False if the row is gone: the fleet has given this worker up."""
+def beat(using: str, worker_id: int, *, lockless: bool = False) -> bool:
+    """Renew the beat; return False if the row is gone: the fleet has given this worker up.
+
+    Args:
+        using: The database.
+        worker_id: The worker.
+        lockless: Whether it can hold no lock: then others wait longer before they take it for dead.
+    """
     db = database(using)
-    return bool(Worker.objects.using(using).filter(id=worker_id).update(beat=db.moment(db.clock_ms())))
+    return bool(Worker.objects.using(using).filter(id=worker_id).update(beat=db.moment(db.clock_ms()), lockless=lockless))
 
 
 def stop_accepting(using: str, worker_id: int) -> None:

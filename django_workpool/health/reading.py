@@ -73,7 +73,7 @@ class Look:
         """One look cannot observe a death; but a lock that is held tells of a life, and so does a young beat."""
         if self.held is not None and row.id in self.held:
             return True
-        return self._age(row.beat) < (WINDOW_WITHOUT_LOCKS if self.held is None else WINDOW)
+        return self._age(row.beat) < (WINDOW_WITHOUT_LOCKS if self.held is None or row.lockless else WINDOW)
 
     def _leader(self) -> LeaderHealth:
         owner, term, expires_ms = self.lead

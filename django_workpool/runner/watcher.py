@@ -113,8 +113,9 @@ class Watcher:
         self._pulsed = time.monotonic()
         watch.hold(self.worker_id)
         self._beat(watch)
-        beats = dict(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat"))
-        dead = self.observer.observe(beats, watch.held())
+        rows = list(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat", "lockless"))
+        lockless = {worker for worker, _, without in rows if without}
+        dead = self.observer.observe({worker: beat for worker, beat, _ in rows}, watch.held(), lockless=lockless)
         if dead != self.leader.dead:
             self.leader.dead = dead
             self.leader.wake()
@@ -142,7 +143,7 @@ class Watcher:
         if now - self.beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
             return
         try:
-            if not workers.beat(self.using, self.worker_id) and not self.leaving:
+            if not workers.beat(self.using, self.worker_id, lockless=not watch.locks) and not self.leaving:
                 self._begin_again(watch)
             self.beaten = now
         except OperationalError as error:

@@ -88,3 +88,24 @@ def pooled_worker_killed(drill: Drill) -> None:
             for main in drill.fleet.alive:
                 main.tell_to_end()
                 drill.expect(main.wait() == 0, f"main {main.number} did not end in time")
+
+
+@drill(
+    "one main behind a pooler and one that is not: what holds the interpreter of the first for 20 s is not taken for its death",
+    databases=POSTGRESQL,
+    seconds=50,
+)
+def pooled_beside_direct(drill: Drill) -> None:
+    """Hold the interpreter of a main that can hold no lock, under the eyes of one that sees locks."""
+    with pooler(drill.database.url, size=10) as before:
+        (direct,) = drill.fleet.start_many(1, "--pool", "imports")
+        start(drill, before.url)
+        drill.leader()
+        keys = {"hold.one", "nap.one"}
+        drill.enqueue("nap.one", 12.0, callback=True)
+        drill.enqueue("hold.one", 20.0, callback=True)
+        found = conclude(drill)
+        expect_once(drill, found, keys)
+        lost = [event.event for event in found.events if event.event in ("recovered", "worker_lost", "worker_given_up")]
+        drill.expect(not lost, f"something was taken for lost: {lost}")
+        drill.expect(direct.is_alive, "the direct main has died")
