@@ -55,6 +55,7 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, "Future[tuple
                 process.terminate()
 
 
+@pytest.mark.once
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("drill", COMMANDS)
 def test_drill(drill: str, verdicts: dict[str, "Future[tuple[int, str]]"]) -> None:

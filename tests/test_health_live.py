@@ -22,7 +22,7 @@ from .live import PATIENCE, result, wait_until
 from .states.rows import POOL, S1, USING, given
 from .works import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 
 SQLITE = connection.vendor == "sqlite"
 KEYS = {"well", "problems", "pools", "leader", "workers", "count_max"}

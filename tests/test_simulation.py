@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[1]
 #: Seconds for the fixed range of seeds, and the number that is run however slow the machine is: each point is aimed at by then.
 SECONDS, LEAST, MOST = 30, 200, 3_000
 
-pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="it runs on SQLite in memory: once, beside the suite on SQLite")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(connection.vendor != "sqlite", reason="it runs on SQLite in memory: once, beside the suite on SQLite"),
+]
 
 
 def simulate(*arguments: str, seconds: float, hash_seed: str = "0") -> str:
