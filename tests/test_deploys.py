@@ -1,0 +1,48 @@
+"""Two versions of a project side by side, as while it is deployed."""
+
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+
+from django_workpool import Workpool, call
+from django_workpool.models import Archive, Work
+
+from .conftest import StartMain
+from .live import PATIENCE, results, value, wait_for_quiet, wait_until
+from .works.tasks import note
+
+NEW = "import os\nfrom django_workpool import action\n\n@action\ndef fresh() -> int:\n    return os.getpid()\n"
+
+
+def test_a_new_function_waits_for_the_new_version_and_runs_there_only(
+    main_process: StartMain, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old version holds what it does not know, fails none of it, and goes on with what it knows."""
+    settings.WORKPOOLS = {"default": {"FUNCTIONS": ["tests", "release"]}, "imports": {}}
+    paths = {}
+    for version, text in (("old", ""), ("new", NEW)):
+        package = tmp_path / version / "release"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "works.py").write_text(text)
+        paths[version] = {"PYTHONPATH": str(package.parent), "DJANGO_SETTINGS_MODULE": "tests.works.settings_release"}
+    monkeypatch.syspath_prepend(str(tmp_path / "new"))
+    old = main_process(env=paths["old"])
+    early = Workpool().enqueue_many("release.works.fresh", [call()] * 3)
+    results(Workpool().enqueue_many(note, [call(str(number)) for number in range(5)]))
+    wait_until(lambda: Work.objects.filter(held_since__isnull=False).count() == 3)
+
+    new = main_process(env=paths["new"])
+    new.wait_for("process_started", PATIENCE)
+    assert {value(one) for one in early} == {new.process.pid}
+    late = Workpool().enqueue_many("release.works.fresh", [call()] * 10)
+    notes = Workpool().enqueue_many(note, [call(f"late{number}") for number in range(10)])
+    assert {value(one) for one in late} == {new.process.pid}
+    assert {one.kind for one in results(notes)} == {"success"}
+    # The old version goes: the new one leads, and does everything.
+    old.terminate()
+    assert old.wait(PATIENCE) == 0
+    assert {value(one) for one in Workpool().enqueue_many("release.works.fresh", [call()] * 3)} == {new.process.pid}
+    assert not Archive.objects.exclude(kind="success").exists()
+    wait_for_quiet()
