@@ -42,7 +42,7 @@ def worker_killed(drill: Drill) -> None:
     last = max(runs[1].begun for runs in begun(drill, lost).values()) - killed
     drill.expect(last <= RESUMES_WITHIN, f"the last one ran again {last:.1f} s after the kill")
     expect_once(drill, conclude(drill), keys - lost)
-    drill.figures.update(lost=len(lost), again_after_s=f"{last:.1f}")
+    drill.figures.update(killed_amid=len(lost), again_after_s=f"{last:.1f}")
 
 
 def _processes(parser: argparse.ArgumentParser) -> None:
