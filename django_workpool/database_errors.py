@@ -46,6 +46,9 @@ _LOSS_TEXTS = (
     "broken pipe",
     "eof detected",
     "could not connect to server",
+    # Of Django's connection pool (psycopg_pool): PoolTimeout, and a pool that has been closed.
+    "couldn't get a connection",
+    "pool initialization incomplete",
     "failed to resolve host",
 )
 
@@ -104,6 +107,19 @@ def is_away(exc: BaseException) -> bool:
 
 def _says_read_only(exc: BaseException) -> bool:
     return any(getattr(error, "sqlstate", None) == _READ_ONLY_STATE for error in _database_errors(exc))
+
+
+def lacks_table(exc: BaseException) -> bool:
+    """Return whether a table, or a column of it, is not there: something was not migrated."""
+    return guarded(_says_that_it_lacks, False, exc)
+
+
+def _says_that_it_lacks(exc: BaseException) -> bool:
+    # PostgreSQL: undefined_table, undefined_column.
+    return any(
+        getattr(error, "sqlstate", None) in ("42P01", "42703") or text_of(error).startswith(("no such table", "no such column"))
+        for error in _database_errors(exc)
+    )
 
 
 def may_pass(exc: BaseException) -> bool:

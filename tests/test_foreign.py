@@ -156,6 +156,22 @@ def test_what_is_not_taken_is_given_back_to_be_found_again(monkeypatch: pytest.M
         wait_until(lambda: list(home.executor.active()) == [5])
 
 
+def test_what_an_executor_has_may_end_after_the_stop_has_begun(monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
+    """Some cancel what they have when they are shut down: that waits until all is at home, or was given up."""
+    first = Played()
+    with played(monkeypatch, first) as home:
+        home.executor.submit([a_run(1)])
+        wait_until(lambda: len(first.futures) == 1)
+        assert not home.executor.stop(0)
+        with pytest.raises(ExecutorStopped):
+            home.executor.submit([a_run(2)])
+        assert home.thread.is_alive() and not first.closed
+        first.futures[0].set_result('{"kind":"success","value":"7","failure":null}')
+        assert home.executor.stop(10)
+        wait_until(lambda: first.closed)
+        assert home.outcomes == [(1, Outcome(kind="success", value="7"))]
+
+
 def test_broken_executor_is_made_anew(monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
     """All that it had has failed, and may be retried; late news of the old one does not touch the new one."""
     first, second = Played(), Played()
@@ -163,7 +179,8 @@ def test_broken_executor_is_made_anew(monkeypatch: pytest.MonkeyPatch, wait_unti
         home.executor.submit(some_runs(3))
         wait_until(lambda: len(first.futures) == 3)
         first.futures[0].set_exception(BrokenExecutor("a process died"))
-        assert first.closed
+        # On the thread of ours, not on the one that tells it.
+        wait_until(lambda: first.closed)
         home.executor.submit([a_run(4)])
         wait_until(lambda: len(second.futures) == 1)
         first.futures[1].set_exception(BrokenExecutor("a process died"))

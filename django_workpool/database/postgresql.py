@@ -102,7 +102,7 @@ class PostgreSQL(Database):
                 "known by its beat alone, after 30 s, and processes look for work four times a second instead of being told. "
                 'Name an alias that leads past the pooler as "DIRECT" in WORKPOOLS.'
             )
-        if (pooled or direct) and connections[self.using].settings_dict["OPTIONS"].get("prepare_threshold") is not None:
+        if (pooled or direct) and connections.settings[self.using]["OPTIONS"].get("prepare_threshold") is not None:
             texts.append(
                 f"Database {self.using!r} prepares statements behind a pooler: functions and views will meet statements that their session "
                 'does not have, or has already. Remove "prepare_threshold" from its OPTIONS, unless the pooler keeps prepared statements.'

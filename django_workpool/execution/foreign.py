@@ -147,7 +147,9 @@ class ForeignExecutor:
         with self._changed:
             self._stopped = True
             at_home = self._changed.wait_for(lambda: not self._active, timeout)
-        self._to_do.put(None)
+        if at_home:
+            # Not before: some executors cancel what they have when they are shut down.
+            self._to_do.put(None)
         return at_home
 
     def cut_off(self) -> list[Run]:

@@ -96,10 +96,7 @@ class Isolation:
         """Call ``func`` in an empty context, and return or raise what it does."""
         for watch in self._watches.values():
             watch.mark()
-            if not watch.connection.in_atomic_block:
-                # A function that first takes a while would meet a session that the server has ended for being idle.
-                connection: Any = watch.connection
-                connection.health_check_enabled, connection.health_check_done = True, False
+            watch.doubt()
         return contextvars.Context().run(func, *args, **(kwargs or {}))
 
     def leftovers(self, using: str) -> str | None:
@@ -138,7 +135,8 @@ class Isolation:
     def heal(self) -> None:
         """Drop connections that cannot be used any more, and nothing else: allowed while functions use the others."""
         for watch in tuple(self._watches.values()):
-            self._heal(watch)
+            self._heal(watch, in_use=True)
+            watch.doubt()
 
     def close(self) -> None:
         """End with the thread: close its connections. Never raises."""
@@ -175,9 +173,9 @@ class Isolation:
         for watch in self._watches.values():
             watch.pause(paused)
 
-    def _heal(self, watch: SessionWatch) -> None:
+    def _heal(self, watch: SessionWatch, *, in_use: bool = False) -> None:
         try:
-            dead = watch.is_dead()
+            dead = watch.is_dead(in_use=in_use)
         except Exception:
             logger.exception("The connection %r could not be checked and was closed.", watch.connection.alias)
             dead = True

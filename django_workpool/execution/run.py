@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..complete import Attempted, Completed, complete_one
 from ..database import database
-from ..database_errors import is_connection_loss
+from ..database_errors import is_connection_loss, may_pass
 from ..failures import describe
 from ..types import Failure, FnType, Outcome, Run
 from .calls import encode_value, prepare
@@ -90,16 +90,22 @@ class Performer:
             return Outcome(kind="failed", failure=describe(error))
 
     def _query(self, run: Run, isolation: Isolation) -> Outcome:
-        for tries in range(CONFLICT_TRIES):
+        tries = 0
+        while tries < CONFLICT_TRIES:
+            begun = False
             try:
                 registered, args, kwargs = prepare(run)
                 with database(self.using).read_only():
+                    begun = True
                     return Outcome(kind="success", value=encode_value(isolation.call(registered.func, args, kwargs)))
             except BaseException as error:
                 # A read-only transaction's refusal to write is the function's own failure, whatever the server.
                 away = is_connection_loss(error)
-                if not worth_repeating(error, tries, away=away) or (away and not wait_for_database(self.using, self.is_stopping)):
+                # Before it has begun, nothing is said about the function.
+                repeats = worth_repeating(error, tries, away=away) if begun else away or may_pass(error)
+                if not repeats or (away and not wait_for_database(self.using, self.is_stopping)):
                     return Outcome(kind="failed", failure=describe(error))
+                tries += begun or not away
                 isolation.end()
                 isolation.begin(run.func_path)
         return Outcome(

@@ -192,8 +192,18 @@ class SessionWatch:
             self.tainted = self.tainted or Effect.SESSION in effect
             self._ended_transaction = self._ended_transaction or Effect.TRANSACTION in effect
 
-    def is_dead(self) -> bool:
-        """Return whether an open connection cannot be used any more. A round trip only where there is reason to doubt."""
+    def doubt(self) -> None:
+        """Have the connection checked at its next use: the server may end a session that is idle while a function takes its time."""
+        connection: Any = self.connection
+        if not connection.in_atomic_block:
+            connection.health_check_enabled, connection.health_check_done = True, False
+
+    def is_dead(self, *, in_use: bool = False) -> bool:
+        """Return whether an open connection cannot be used any more. A round trip only where there is reason to doubt.
+
+        Args:
+            in_use: Other functions use it: then its age is no matter.
+        """
         connection = self.connection
         raw = connection.connection
         if raw is None or connection.in_atomic_block:
@@ -205,7 +215,7 @@ class SessionWatch:
                 return True
             connection.errors_occurred = False
         # CONN_MAX_AGE 0, Django's default, is meant for requests: an executor's thread would connect for each function.
-        if not connection.settings_dict["CONN_MAX_AGE"] or connection.close_at is None:
+        if in_use or not connection.settings_dict["CONN_MAX_AGE"] or connection.close_at is None:
             return False
         return time.monotonic() >= connection.close_at
 

@@ -5,6 +5,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from django.db import transaction
 
@@ -22,7 +23,9 @@ def host_name() -> str:
     return socket.gethostname()[:255]
 
 
-def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, pools: Iterable[str] | None) -> Worker:
+def register(
+    using: str, *, process: uuid.UUID, threads: int, coroutines: int, pools: Iterable[str] | None, accepting: bool = True
+) -> Worker:
     """Insert this process's row, unless it is there.
 
     Args:
@@ -31,6 +34,7 @@ def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, p
         threads: Functions it runs at once on threads.
         coroutines: ``async def`` functions it runs at once.
         pools: The pools it takes works of; None for all.
+        accepting: Whether it takes works at all.
     """
     db = database(using)
     mine = Worker.objects.using(using).filter(process=process, left=False).first()
@@ -47,6 +51,7 @@ def register(using: str, *, process: uuid.UUID, threads: int, coroutines: int, p
             async_capacity=coroutines,
             pools=serialization.encode(None if pools is None else sorted(pools), "pools"),
             function_set=_keep_functions(using),
+            accepting=accepting,
             started=now,
             beat=now,
         )
@@ -74,21 +79,25 @@ def is_published(using: str, worker_id: int) -> bool:
     return FunctionSet.objects.using(using).filter(digest__in=named).exists()
 
 
-def beat(using: str, worker_id: int, *, lockless: bool = False) -> bool:
+def beat(using: str, worker_id: int, *, lockless: bool = False, accepting: bool = True) -> bool:
     """Renew the beat; return False if the row is gone: the fleet has given this worker up.
 
     Args:
         using: The database.
         worker_id: The worker.
         lockless: Whether it can hold no lock: then others wait longer before they take it for dead.
+        accepting: Whether it takes works.
     """
     db = database(using)
-    return bool(Worker.objects.using(using).filter(id=worker_id).update(beat=db.moment(db.clock_ms()), lockless=lockless))
+    # In a transaction behind a pooler: only there the session's time-outs are set.
+    with db.write() if db.is_pooled else nullcontext():
+        row = Worker.objects.using(using).filter(id=worker_id)
+        return bool(row.update(beat=db.moment(db.clock_ms()), lockless=lockless, accepting=accepting))
 
 
-def stop_accepting(using: str, worker_id: int) -> None:
-    """Take nothing more."""
-    Worker.objects.using(using).filter(id=worker_id).update(accepting=False)
+def stop_accepting(using: str, worker_id: int) -> bool:
+    """Take nothing more; return False if the row is gone."""
+    return bool(Worker.objects.using(using).filter(id=worker_id).update(accepting=False))
 
 
 def leave(using: str, worker_id: int) -> None:
@@ -100,7 +109,10 @@ def unregister(using: str, worker_id: int) -> None:
     """Delete the row of a worker that is gone and on which nothing runs, and what it leaves."""
     db = database(using)
     with transaction.atomic(using=using):
-        db.execute("DELETE FROM {Worker} WHERE id = %s", [worker_id])
+        # A leader that was suspended may think so, and be wrong by now.
+        idle = "NOT EXISTS (SELECT 1 FROM {RunningWork} r WHERE r.worker_id = {Worker}.id)"
+        if not db.execute(f"DELETE FROM {{Worker}} WHERE id = %s AND {idle}", [worker_id]):
+            return
         db.execute("DELETE FROM {FunctionSet} WHERE digest NOT IN (SELECT function_set FROM {Worker})")
     db.forget_worker(worker_id)
 

@@ -104,4 +104,6 @@ class Writer:
             tell(one.run, written.get(one.run.token))
 
     def _write_one(self, attempted: Attempted) -> Completed | None:
+        # Each try counts: waiting for a database that is away is what a writer is for.
+        self.rounds += 1
         return next(iter(complete_many(self.using, [attempted])), None)

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from django.db import connections
-from django.db.utils import Error, ProgrammingError
+from django.db.utils import Error
 
 from ..database import Watch, database
-from ..database_errors import may_pass
+from ..database_errors import lacks_table
 from ..exceptions import WorkpoolSettingsError
-from ..models import Globals, Worker
 from .reading import Look
 from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth
 
@@ -86,7 +84,7 @@ def _look_here(using: str, pools: Sequence[str] | None) -> Health:
             watch.close()
     except (Error, OSError, WorkpoolSettingsError) as error:
         said = " ".join(str(error).split())
-        if _lacks_migration(using, error):
+        if lacks_table(error):
             raise Unasked(f"The pool's tables in the database {using!r} cannot be read ({said}). Run: manage.py migrate") from error
         raise Unasked(f"The database {using!r} cannot be asked: {said}") from error
 
@@ -97,17 +95,3 @@ def _held(watch: Watch) -> set[int] | None:
     except OSError:
         # Lock files that only somebody else may open.
         return None
-
-
-def _lacks_migration(using: str, error: Exception) -> bool:
-    """Return whether the database answers, but has not the tables, or not their columns."""
-    if not may_pass(error):
-        return isinstance(error, ProgrammingError)
-    try:
-        return "no such column" in str(error) or not {Globals._meta.db_table, Worker._meta.db_table} <= set(
-            connections[using].introspection.table_names()
-        )
-    except Exception:
-        return False
-    finally:
-        connections[using].close()

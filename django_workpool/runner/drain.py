@@ -1,9 +1,7 @@
 """When there is nothing left to do: for ``--drain``, and for the end of a process. Reads only."""
 
-import uuid
-
 from ..database import database
-from ..models import PendingCompletion, Worker
+from ..models import PendingCompletion
 
 #: Seconds between two looks.
 EVERY = 0.1
@@ -37,8 +35,3 @@ def is_drained(using: str, pools: tuple[str, ...] | None) -> bool:
 def has_completions(using: str) -> bool:
     """Return whether completions wait for the loop."""
     return PendingCompletion.objects.using(using).exists()
-
-
-def others(using: str, process: uuid.UUID) -> list[int]:
-    """Return the workers of other processes that take work."""
-    return list(Worker.objects.using(using).filter(accepting=True).exclude(process=process).values_list("id", flat=True))

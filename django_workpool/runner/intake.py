@@ -47,6 +47,7 @@ class Intake:
             is_stopping=end,
         )
         self.executors = Executors(self.performer, options, self.assignments, self._bring_home, self._crashed)
+        self._lock = threading.Lock()
         self.stopping = threading.Event()
         #: Set when nothing more is taken: what still comes was never begun.
         self.closed = False
@@ -63,21 +64,24 @@ class Intake:
         """Take runs that are assigned to this worker; those that it has already are passed over."""
         if self.closed:
             return
-        fresh = self.assignments.take(runs)
-        if not self.stopping.is_set():
-            self.executors.submit(fresh)
-        elif time.monotonic() < self._known:
-            # Given back at once they would come again at once, until that counts: the leader does not know yet.
-            self._late.extend(fresh)
-        else:
-            self._give_back(fresh)
+        # In one step: whoever ends the process must see what is on its way.
+        with self._lock:
+            fresh = self.assignments.take(runs)
+            if not self.stopping.is_set():
+                self.executors.submit(fresh)
+            elif time.monotonic() < self._known:
+                # Given back at once they would come again at once, until that counts: the leader does not know yet.
+                self._late.extend(fresh)
+            else:
+                self._give_back(fresh)
 
     # The end ----------------------------------------------------------------------------------------------------
 
     def refuse(self) -> None:
         """Take nothing more that is to run; give nothing back before ``told``."""
-        self._known = float("inf")
-        self.stopping.set()
+        with self._lock:
+            self._known = float("inf")
+            self.stopping.set()
 
     def told(self, within: float) -> None:
         """Note that the leader knows that nothing more is taken, in so many seconds at the latest."""
@@ -101,10 +105,9 @@ class Intake:
             eventlog.log("interrupted", "WARN", run.pool, work_id=run.work_id, name=run.name, returned=idempotent)
             self.writer.put(Attempted(run=run, outcome=outcome, worker=self.worker))
 
-    def close(self, assigned: Callable[[], Sequence[Run]]) -> bool:
-        """Take nothing from now on; return whether all that had begun is written, so that what is ``assigned`` never began."""
-        self.closed = True
-        return self.writer.idle and not self.assignments.has_any(assigned())
+    def has_written(self, assigned: Sequence[Run]) -> bool:
+        """Return whether all that had begun is written, so that what is still ``assigned`` never began. Only once it is closed."""
+        return self.closed and self.writer.idle and not self.assignments.has_any(assigned)
 
     # Outcomes ---------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, OperationalError, connections
 
-from .. import archive, eventlog
+from .. import eventlog
 from ..database import Hint, database
 from ..database_errors import is_away
 from ..exceptions import StaleGeneration
@@ -25,6 +25,7 @@ from ..types import Run
 from . import troubles
 from .ear import Ear
 from .lead import Leadership
+from .pruner import Pruner
 from .troubles import Troubles
 
 logger = logging.getLogger("django_workpool.loop")
@@ -35,8 +36,6 @@ POLL_EVERY = 0.9
 LONG = 0.02
 #: Seconds between two attempts to take the lead.
 STANDBY_EVERY = 1.0
-#: Seconds between two prunings of a pool; full chunks follow each other after PRUNE_AGAIN.
-PRUNE_EVERY, PRUNE_AGAIN = 60.0, 0.5
 
 
 class Leader:
@@ -55,11 +54,13 @@ class Leader:
         self.fleet = Fleet()
         #: Workers and processes seen dead, told by the watch.
         self.dead: set[int] = set()
+        #: The process ends: the lead is for somebody else, if there are others that take works.
         self.hand_over_asked = threading.Event()
+        self.others = False
         self._memories: dict[str, PoolMemory] = {}
         self._next: dict[str, float] = {}
         self._polled = float("-inf")
-        self._prune_next: dict[str, float] = {}
+        self._pruner = Pruner(using)
         self._ear = Ear()
         self.watchdog = Watchdog(using)
         self._troubles = Troubles()
@@ -83,7 +84,7 @@ class Leader:
         try:
             while not stop.is_set():
                 self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead)
-                if self.hand_over_asked.is_set():
+                if self.hand_over_asked.is_set() and self.others:
                     self.lead.hand_over()
                     self._ear.wait(STANDBY_EVERY)
                 elif not self.lead.held and not self._take_lead():
@@ -143,12 +144,12 @@ class Leader:
                 self._iterate_guarded(pool)
                 if not self.lead.held or self.lead.next_renewal <= time.monotonic():
                     return
-            self._prune()
+            self._pruner.prune(self._memories)
         except DatabaseError as error:
             self._trouble("*", error)
             self._ear.wait(troubles.RETRY_AFTER)
             return
-        wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal])
+        wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal, self._pruner.next_at])
         self._take_hints(self._ear.wait(wake_at - time.monotonic()))
 
     def _due_pools(self) -> list[str]:
@@ -246,13 +247,6 @@ class Leader:
             lost = any(self.fleet.is_lost(one.worker_id) for one in memory.running.values())
             if lost or memory.status is None or (memory.dirty and time.monotonic() - memory.saved >= state.SAVE_EVERY):
                 self._next[pool] = 0.0
-
-    def _prune(self) -> None:
-        now = time.monotonic()
-        for pool in list(self._memories):
-            if now >= self._prune_next.get(pool, 0.0):
-                pruned = archive.prune(self.using, pool)
-                self._prune_next[pool] = time.monotonic() + (PRUNE_AGAIN if pruned == archive.PRUNE_CHUNK else PRUNE_EVERY)
 
     # One iteration and what follows it --------------------------------------------------------------------------
 

@@ -79,7 +79,8 @@ class Probe:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        # Functions may change the working directory.
+        self.path = Path(path).absolute()
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         self._tick: Tick | None = None
         #: Device and inode of what was written last: somebody else's file stays.

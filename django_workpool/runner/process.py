@@ -5,8 +5,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,10 +13,12 @@ from django.db import DatabaseError, connections
 
 from .. import eventlog, functions, kick, pools
 from ..database import Hint, database
-from ..database_errors import may_pass
+from ..database_errors import is_connection_loss, may_pass
 from ..execution import workers
 from ..loop.fleet import REFRESH_EVERY
+from ..types import Run
 from . import drain
+from .clerk import Clerk, Late
 from .intake import Intake
 from .leader import Leader
 from .probe import Probe, Pulse
@@ -32,6 +33,8 @@ COROUTINES = 5_000
 TICK = 0.05
 #: Seconds for writing down what has ended, after the grace time.
 FLUSH = 1.5
+#: Seconds in which the database must answer the main thread, and after a second signal.
+ANSWER, HURRY = 2.0, 0.5
 
 #: Seconds between two tries to begin while the database is away or busy, at most.
 WAIT_MAX = 5.0
@@ -82,6 +85,8 @@ class Process:
         self.end = threading.Event()
         self.intake = Intake(using, self.name, options, self.end.is_set)
         self.pulse = Pulse()
+        self.clerk = Clerk(using)
+        self._told_late = False
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -96,6 +101,7 @@ class Process:
             code = self._wait()
         finally:
             self._stop()
+            self.clerk.close()
         return code
 
     def signal(self) -> None:
@@ -113,12 +119,13 @@ class Process:
             if self.signals:
                 raise Stopped
             try:
-                return step()
+                return self.clerk.do(step, float("inf"), lambda: self.signals > 0)
+            except Late:
+                raise Stopped from None
             except DatabaseError as error:
                 if not may_pass(error):
                     raise
                 logger.warning("starting: %s, next try in %.1f s", str(error).strip().partition("\n")[0], wait)
-                connections[self.using].close()
             until = time.monotonic() + wait
             while time.monotonic() < until and not self.signals:
                 time.sleep(TICK)
@@ -150,7 +157,14 @@ class Process:
         return Service(name, body, self.end, progress, lambda: database(self.using).cut(name))
 
     def _register(self) -> int:
-        row = workers.register(self.using, process=self.id, threads=self.options.capacity, coroutines=COROUTINES, pools=self.options.pools)
+        row = workers.register(
+            self.using,
+            process=self.id,
+            threads=self.options.capacity,
+            coroutines=COROUTINES,
+            pools=self.options.pools,
+            accepting=not self.intake.stopping.is_set(),
+        )
         self.leader.fleet.own = row.id
         return row.id
 
@@ -167,9 +181,8 @@ class Process:
                 return 1
             if self.options.drain and time.monotonic() >= look:
                 look = time.monotonic() + drain.EVERY
-                with self._guarded("looking whether all is drained"):
-                    if self.idle and drain.is_drained(self.using, self.options.pools):
-                        return 0
+                if self.idle and self._try("looking whether all is drained", lambda: drain.is_drained(self.using, self.options.pools)):
+                    return 0
         return 0
 
     def _tell(self, does: str = "") -> None:
@@ -196,25 +209,25 @@ class Process:
         intake, leads = self.intake, self.leader.lead.held
         intake.refuse()
         eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(intake.executors.active()))
-        # This thread's connection has been idle, and may be lost without anybody's notice: others must learn of the end for certain.
-        connections.close_all()
-        with self._guarded("taking no more work"):
-            workers.stop_accepting(self.using, self.watcher.worker_id)
-            if len(drain.others(self.using, self.id)) > 0:
-                self.leader.hand_over_asked.set()
-        intake.told(within=0.1 if leads else 1.1 * REFRESH_EVERY)
+        # The beat says it as well, in case that this does not get through.
+        self.watcher.accepting = False
+        self.leader.hand_over_asked.set()
+        told = self._try("taking no more work", lambda: workers.stop_accepting(self.using, self.watcher.worker_id))
         self.leader.hear(Hint("lead"))
         intake.executors.end_others()
-        end = time.monotonic() + self.options.grace
+        end, knows = time.monotonic() + self.options.grace, False
         while True:
+            if not knows and (told or self.watcher.told):
+                # A leader in another process reads the workers once a second.
+                knows = True
+                intake.told(within=0.1 if leads else 1.1 * REFRESH_EVERY)
             intake.return_waiting()
             self._tell("stops")
             if self.idle or self.signals > 1 or time.monotonic() >= end:
                 break
             time.sleep(TICK / 5)
         intake.return_waiting(all_of_them=True)
-        with self._guarded("giving back what came last"):
-            intake.submit(workers.assigned(self.using, self.watcher.worker_id))
+        intake.submit(self._try("giving back what came last", self._assigned) or [])
         intake.interrupt()
         intake.writer.drain(FLUSH)
         self._retire()
@@ -228,38 +241,50 @@ class Process:
         self.end.set()
         self.leader.wake()
         intake.writer.wake()
-        with self._guarded("waking the watch"):
-            database(self.using).notify([Hint("worker", str(self.watcher.worker_id))])
+        self._try("waking the watch", lambda: database(self.using).notify([Hint("worker", str(self.watcher.worker_id))]))
+        until = time.monotonic() + FLUSH
         for service in self.services:
-            service.join(FLUSH)
-        with self._guarded("deleting the worker's row"):
+            service.join(max(0.0, until - time.monotonic()))
+        if led:
             # Nobody else places anything with it: else that is for whoever leads.
-            if led and not workers.assigned(self.using, self.watcher.worker_id):
-                workers.unregister(self.using, self.watcher.worker_id)
+            self._try("deleting the worker's row", lambda: workers.unregister(self.using, self.watcher.worker_id))
         self._unlisten()
         intake.executors.stop()
         connections.close_all()
 
     def _leave(self) -> None:
         """Tell that all that had begun here is written; if it is not, this worker's death will tell what became of it."""
-        with self._guarded("leaving"):
-            if self.intake.close(lambda: workers.assigned(self.using, self.watcher.worker_id)):
-                self.watcher.leaving = True
-                workers.leave(self.using, self.watcher.worker_id)
-                database(self.using).notify([Hint("lead")])
+        self.intake.closed = True
+        self._try("leaving", self._say_that_it_has_left)
+
+    def _say_that_it_has_left(self) -> None:
+        if self.intake.has_written(self._assigned()):
+            self.watcher.leaving = True
+            workers.leave(self.using, self.watcher.worker_id)
+            database(self.using).notify([Hint("lead")])
+
+    def _assigned(self) -> list[Run]:
+        return workers.assigned(self.using, self.watcher.worker_id)
 
     def _retire(self) -> None:
         """While leading, work off the last completions, so that nothing looks as if it still ran."""
         until = time.monotonic() + FLUSH
-        with self._guarded("working off the last completions"):
-            while self.leader.lead.held and time.monotonic() < until and drain.has_completions(self.using):
-                self.leader.hear(Hint("changed"))
-                time.sleep(TICK / 5)
+        while self.leader.lead.held and time.monotonic() < until:
+            if not self._try("working off the last completions", lambda: drain.has_completions(self.using)):
+                return
+            self.leader.hear(Hint("changed"))
+            time.sleep(TICK / 5)
 
-    @contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            logger.warning("%s failed: %s", what, error)
-            connections.close_all()
+    def _try(self, what: str, step: Callable[[], T]) -> T | None:
+        """Do something with the database if it answers soon: neither the end nor a signal waits for it."""
+        for last in (False, True):
+            try:
+                return self.clerk.do(step, HURRY if self.signals > 1 else ANSWER)
+            except Exception as error:
+                # The connection has been idle, and may have been lost without anybody's notice.
+                if last or not is_connection_loss(error):
+                    if not (isinstance(error, Late) and self._told_late):
+                        logger.warning("%s failed: %s", what, str(error).strip().partition("\n")[0])
+                    self._told_late = isinstance(error, Late)
+                    return None
+        return None

@@ -77,7 +77,7 @@ class Service:
         if self._looks >= STUCK_LOOKS:
             self._looks, self._stuck = 0, self._stuck + 1
             self.gave_up = self._stuck > 1
-            logger.error("%s does not get on: %s", self.name, "giving up" if self.gave_up else "its connection is cut")
+            logger.error("%s does not get on: %s", self.name, "giving up" if self.gave_up else "what it waits for is cut")
             self.unblock()
 
     def _run(self) -> None:
@@ -103,9 +103,9 @@ class Service:
                 if away:
                     if now - told > TELL_EVERY:
                         told = now
-                        logger.warning(
-                            "%s: the database is away (%s), tried again every second", self.name, str(error).strip().partition("\n")[0]
-                        )
+                        what = "away" if is_away(error) else "busy"
+                        text = str(error).strip().partition("\n")[0]
+                        logger.warning("%s: the database is %s (%s), tried again every second", self.name, what, text)
                 else:
                     logger.exception("%s failed, starting it again in %.1f s", self.name, wait)
                 if self.stop.wait(wait):

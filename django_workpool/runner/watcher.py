@@ -54,6 +54,8 @@ class Watcher:
         self.ready = threading.Event()
         #: Set before the leader is told that this worker has left: then its row may go at any time.
         self.leaving = False
+        #: Whether this worker takes works, and whether its row was told that it does not any more.
+        self.accepting, self.told = True, False
         self._pulsed = float("-inf")
         self.beaten = float("-inf")
         self._newest = 0
@@ -113,9 +115,19 @@ class Watcher:
         self._pulsed = time.monotonic()
         watch.hold(self.worker_id)
         self._beat(watch)
-        rows = list(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat", "lockless"))
-        lockless = {worker for worker, _, without in rows if without}
-        dead = self.observer.observe({worker: beat for worker, beat, _ in rows}, watch.held(), lockless=lockless)
+        try:
+            self._look(watch)
+        except OperationalError as error:
+            # Somebody has locked a table for long: what was not seen is looked at with the next pulse.
+            if not is_conflict(error):
+                raise
+            logger.warning("the watch had to wait: %s", str(error).strip().partition("\n")[0])
+
+    def _look(self, watch: Watch) -> None:
+        rows = list(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat", "lockless", "accepting"))
+        lockless = {worker for worker, _, without, _ in rows if without}
+        dead = self.observer.observe({worker: beat for worker, beat, _, _ in rows}, watch.held(), lockless=lockless)
+        self.leader.others = any(accepting and worker not in dead for worker, _, _, accepting in rows)
         if dead != self.leader.dead:
             self.leader.dead = dead
             self.leader.wake()
@@ -139,13 +151,16 @@ class Watcher:
             self._learner.start()
 
     def _beat(self, watch: Watch) -> None:
-        now = time.monotonic()
-        if now - self.beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
+        now, accepting = time.monotonic(), self.accepting
+        if accepting != self.told and now - self.beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
             return
         try:
-            if not workers.beat(self.using, self.worker_id, lockless=not watch.locks) and not self.leaving:
+            if workers.beat(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting):
+                self.told = not accepting
+            elif not self.leaving:
                 self._begin_again(watch)
             self.beaten = now
+            self.rounds += 1
         except OperationalError as error:
             # Somebody writes for long: that says nothing about this process, and the next pulse tries again.
             if not is_conflict(error):

@@ -37,6 +37,7 @@ class Proxy:
         self.refuse()
         self.cut()
         self._do(self._server.close)
+        self._run(self._end()).result(PATIENCE)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
 
@@ -99,6 +100,12 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
         self._tainted.clear()
+
+    async def _end(self) -> None:
+        pumps = asyncio.all_tasks() - {asyncio.current_task()}
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refuses:

@@ -12,6 +12,7 @@ from .connections import POSTGRESQL
 from .drill import RESUMES_WITHIN, Drill, Skipped, drill
 from .evidence import conclude
 from .journal import read
+from .proxy import Proxy
 from .workers import expect_once
 
 #: Lines of log that an outage of five minutes may cost each process.
@@ -77,6 +78,34 @@ def lead_locked(drill: Drill) -> None:
     drill.expect(gap <= RESUMES_WITHIN, f"dispatch resumed after {gap:.1f} s")
     expect_once(drill, conclude(drill), {"nap.long"})
     drill.figures.update(stepped_down_after_s=f"{lost:.1f}", resumed_after_s=f"{gap:.1f}")
+
+
+#: Seconds in which a main that is told to end does so though its database is silent: its grace time and a few short waits.
+ENDS_WITHIN = 8.0
+
+
+@drill(
+    "SIGTERM while the database takes statements and never answers: the main ends soon, and what it ran goes the way of the lost",
+    databases=POSTGRESQL,
+    seconds=40,
+)
+def silent_end(drill: Drill) -> None:
+    """Let the way of one main swallow everything, and tell the main to end; another one is there."""
+    with Proxy(drill.server.port) as proxy:
+        leader = drill.fleet.start("--grace", "2", url=proxy.before(drill.database.url))
+        drill.fleet.wait_for(leader, "lead_taken")
+        drill.enqueue("nap.long", 60.0, callback=True)
+        drill.wait(lambda: any(run.key == "nap.long" for run in read(drill.folder)), 20, "the work has begun")
+        drill.fleet.start_many(1)
+        proxy.swallow()
+        told = leader.tell_to_end()
+        code = leader.wait(60)
+        took = time.monotonic() - told
+        drill.expect(code == 0 and took < ENDS_WITHIN, f"it ended with {code} after {took:.1f} s")
+        proxy.cut()
+        proxy.normal()
+        conclude(drill)
+        drill.figures["ended_after_s"] = f"{took:.1f}"
 
 
 #: What administrators set for roles and databases.

@@ -27,13 +27,13 @@ class Tally:
     works: int = 0
     take_overs: int = 0
     refused: int = 0
-    exits: int = 0
+
     began: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
 
     def add(self, other: "Tally") -> None:
         """Add what another job came to."""
-        for name in ("seeds", "works", "take_overs", "refused", "exits"):
+        for name in ("seeds", "works", "take_overs", "refused"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def tick(self) -> float:
@@ -42,7 +42,7 @@ class Tally:
         return self.seconds
 
     def __str__(self) -> str:
-        return f"seeds={self.seeds} works={self.works} take_overs={self.take_overs} old_leaders_refused={self.refused} exits={self.exits}"
+        return f"seeds={self.seeds} works={self.works} take_overs={self.take_overs} old_leaders_refused={self.refused}"
 
 
 #: What a job came to, the commit points, and whether all is well.
@@ -128,7 +128,7 @@ def _history(seed: int, crashes: "Crashes", tally: Tally) -> "tuple[World, BaseE
     tally.works += len(world.ledger.ids)
     tally.take_overs += world.take_overs
     tally.refused += world.troubles.refused
-    tally.exits += world.exits
+
     return world, problem
 
 

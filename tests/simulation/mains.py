@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django.db import IntegrityError
-
 from django_workpool.complete import Attempted
 from django_workpool.database import Hint
 from django_workpool.execution import workers
@@ -20,9 +18,9 @@ from django_workpool.runner.watcher import Watcher
 from django_workpool.types import LoopState
 
 from .clock import clock, dice
-from .crashes import LOST, Died, Violation
+from .crashes import LOST, Violation
 from .network import Simulated, SimulatedWatch
-from .parts import Ear, Executors
+from .parts import Clerk, Ear, Executors
 
 if TYPE_CHECKING:
     from .world import World
@@ -45,6 +43,8 @@ class Main:
         self._lead_at = float("inf")
         self._writes = False
         process = self.process = Process(USING, Options(threads=threads, pools=None, drain=False, grace=GRACE_MS / 1000))
+        clerk: Any = Clerk()
+        process.clerk = clerk
         process.id, intake = uuid.UUID(int=dice.getrandbits(128)), process.intake
         executors: Any = Executors(self)
         intake.worker = intake.performer.worker = self.name
@@ -65,19 +65,11 @@ class Main:
     def start(self) -> None:
         """Register; the first pulse makes it a worker that others see alive, then the loop begins."""
         process, intake = self.process, self.intake
-        worker_id = process._patiently(self._register)
-        process.watcher = Watcher(USING, self.leader, intake.submit, intake.assignments.begin_fetch, self._register, worker_id)
+        worker_id = process._patiently(process._register)
+        process.watcher = Watcher(USING, self.leader, intake.submit, intake.assignments.begin_fetch, process._register, worker_id)
         self.started = True
         self.soon(0.2, "pulse", self._pulse)
         self.soon(0.3, "hears", lambda: _tell_all(self))
-
-    def _register(self) -> int:
-        try:
-            return self.process._register()
-        except IntegrityError:
-            # The row of a try whose COMMIT was done when the connection broke: the process ends with this error.
-            self.world.exits += 1
-            raise Died from None
 
     def soon(self, ms: float, what: str, body: Callable[[], None]) -> None:
         """Do something as this process after a while."""
@@ -123,7 +115,7 @@ class Main:
         self._lead_at = float("inf")
         leader = self.leader
         with self._thread():
-            if leader.hand_over_asked.is_set():
+            if leader.hand_over_asked.is_set() and leader.others:
                 leader.lead.hand_over()
                 leader._ear.wait(1.0)
             elif not leader.lead.held and not leader._take_lead():
@@ -206,9 +198,9 @@ class Main:
         self.stopping = True
         self.intake.refuse()
         self.soon(100, "stops", lambda: self._end_functions(until))
+        process.watcher.accepting = False
+        self.leader.hand_over_asked.set()
         workers.stop_accepting(USING, process.watcher.worker_id)
-        if len(drain.others(USING, process.id)) > 0:
-            self.leader.hand_over_asked.set()
         self.intake.told(within=0.1 if leads else 1.1)
         self.leader.hear(Hint("lead"))
 
@@ -237,7 +229,7 @@ class Main:
         self.soon(1, "ends", self.die)
         process.end.set()
         self.leader.lead.hand_over()
-        if led and not workers.assigned(USING, process.watcher.worker_id):
+        if led:
             workers.unregister(USING, process.watcher.worker_id)
 
 

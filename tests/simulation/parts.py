@@ -1,7 +1,7 @@
 """What stands in a simulated process for its threads: an ear that never blocks, and functions that take their time."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from django_workpool.database import Hint
 from django_workpool.types import Run
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .mains import Main
 
 
+T = TypeVar("T")
+
+
 class Isolation(Bare):
     """A thread that needs no restoring."""
 
@@ -21,6 +24,14 @@ class Isolation(Bare):
 
     def end(self) -> None:
         """End it."""
+
+
+class Clerk:
+    """Does statements where it stands."""
+
+    def do(self, step: Callable[[], T], seconds: float, unless: Callable[[], bool] = lambda: False) -> T:
+        """Do it."""
+        return step()
 
 
 class Ear:

@@ -70,7 +70,7 @@ class World:
         self.current: Any = None
         self.caller = Somebody("caller")
         self.mains: list[Main] = []
-        self.take_overs = self.exits = 0
+        self.take_overs = 0
         self.pools = ["default", "imports"] if dice.random() < 0.15 else ["default"]
         # How dangerous this history is: deaths at commits, lost hints, slow threads.
         self.danger = dice.choice((0.0, 0.02, 0.04, 0.08))

@@ -16,8 +16,10 @@ from django.db import DatabaseError, OperationalError, connections
 from django.utils.module_loading import import_string
 
 from ... import conf, eventlog
+from ...database_errors import is_away, is_conflict, lacks_table
 from ...exceptions import UnknownPool
 from ...models import Worker
+from ...runner.clerk import Late
 from ...runner.probe import Probe
 from ...runner.process import Options, Process
 
@@ -143,7 +145,9 @@ def _wait_for_tables(process: Process) -> bool:
     using, wait = process.using, WAIT_FIRST
     while not process.signals:
         try:
-            connections[using].ensure_connection()
+            process.clerk.do(lambda: connections[using].ensure_connection(), float("inf"), lambda: process.signals > 0)
+        except Late:
+            return False
         except OperationalError as error:
             logger.warning("the database is away (%s), next try in %.1f s", str(error).strip().partition("\n")[0], wait)
             until = time.monotonic() + wait
@@ -152,11 +156,15 @@ def _wait_for_tables(process: Process) -> bool:
             wait = min(wait * 2, WAIT_MAX)
             continue
         try:
-            Worker.objects.using(using).exists()
+            process.clerk.do(lambda: list(Worker.objects.using(using)[:1]), float("inf"), lambda: process.signals > 0)
             return True
+        except Late:
+            return False
         except DatabaseError as error:
-            connections[using].close()
-            raise CommandError(f"The pool's tables cannot be read ({str(error).strip()}). Run: manage.py migrate") from error
+            if is_away(error) or is_conflict(error):
+                continue
+            advice = " Run: manage.py migrate" if lacks_table(error) else ""
+            raise CommandError(f"The pool's tables cannot be read ({str(error).strip()}).{advice}") from error
     return False
 
 
