@@ -21,7 +21,7 @@ from django.db import (
 )
 from django.db.utils import load_backend
 
-from django_workpool.database_errors import is_away, is_conflict, is_connection_loss
+from django_workpool.database_errors import is_away, is_conflict, is_connection_loss, lacks_table, may_pass
 
 from .raising import Endless, TextRaises, raised
 
@@ -214,6 +214,25 @@ def test_a_server_that_only_reads_is_no_lost_connection_but_one_to_leave(other: 
     assert (is_away(exc), is_connection_loss(exc), is_conflict(exc)) == (True, False, False), repr(exc)
     connection.close()
     assert not is_away(ValueError("read-only transaction"))
+
+
+@on_postgresql
+def test_a_connection_pool_that_has_none_is_a_database_that_is_away(transactional_db: None) -> None:
+    """What runs on such a connection waits for one instead of failing without ever having begun."""
+    nowhere = {**connection.settings_dict, "HOST": "127.0.0.1", "PORT": "1"}
+    nowhere["OPTIONS"] = {"pool": {"min_size": 0, "max_size": 1, "timeout": 0.2}}
+    pooled: Any = load_backend(nowhere["ENGINE"]).DatabaseWrapper(nowhere, "nowhere")
+    try:
+        exc = raised(pooled.ensure_connection)
+        assert (is_away(exc), is_connection_loss(exc), may_pass(exc)) == (True, True, True), repr(exc)
+    finally:
+        pooled.close_pool()
+
+
+def test_a_table_that_is_missing_is_told_from_one_that_may_not_be_read(transactional_db: None) -> None:
+    assert lacks_table(raised(lambda: sql("SELECT * FROM no_such_table")))
+    assert lacks_table(raised(lambda: sql("SELECT no_such_column FROM workpool_worker")))
+    assert not lacks_table(raised(lambda: sql("SELECT syntax FROM FROM")))
 
 
 @on_postgresql

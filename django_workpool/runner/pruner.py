@@ -27,12 +27,12 @@ class Pruner:
     def prune(self, pools: Collection[str]) -> None:
         """Delete one chunk of each pool whose turn it is, as far as the budget goes; what is left comes first the next time."""
         until = time.monotonic() + BUDGET
-        for pool in sorted(pools, key=lambda one: self._due.get(one, 0.0)):
-            now = time.monotonic()
-            due = self._due.get(pool, 0.0)
-            if due > now or now >= until:
-                self.next_at = max(due, now)
-                return
+        for pool in sorted(pools, key=self._at):
+            if self._at(pool) > time.monotonic() or time.monotonic() >= until:
+                break
             full = archive.prune(self.using, pool) == archive.PRUNE_CHUNK
             self._due[pool] = time.monotonic() + (AGAIN if full else EVERY)
-        self.next_at = min((self._due[pool] for pool in pools), default=time.monotonic() + EVERY)
+        self.next_at = min(map(self._at, pools), default=time.monotonic() + EVERY)
+
+    def _at(self, pool: str) -> float:
+        return self._due.get(pool, 0.0)
