@@ -91,7 +91,7 @@ def _says_loss(exc: BaseException) -> bool:
         state = getattr(error, "sqlstate", None)
         if isinstance(state, str):
             return state in _LOSS_STATES or state.startswith("08")
-        if type(error).__name__ in ("OperationalError", "InterfaceError") and get_cause(error) is None:
+        if type(error).__name__ in ("OperationalError", "InterfaceError", "PoolTimeout") and get_cause(error) is None:
             text = text_of(error).lower()
             return any(words in text for words in _LOSS_TEXTS)
     return False
