@@ -193,6 +193,7 @@ def test_a_file_grows_old_when_its_process_is_killed(path: Path, main_process: S
 
 @wired
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="a file is never away")
+@pytest.mark.once
 def test_a_file_grows_old_while_the_database_is_away(path: Path, tmp_path: Path) -> None:
     """It is fresh again when the database is back."""
     with own_cluster() as cluster:
