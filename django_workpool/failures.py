@@ -102,6 +102,11 @@ def text_of(exc: BaseException) -> str:
     return clean(text, TEXT_LENGTH)
 
 
+def first_line(exc: BaseException) -> str:
+    """Return the first line of an exception's text, for a line of the log; never raises."""
+    return text_of(exc).strip().partition("\n")[0]
+
+
 def _traceback_of(exc: BaseException) -> str:
     text = "".join(_Rendering().chain(exc))
     # Before the cut, as escapes make it longer.

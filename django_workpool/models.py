@@ -2,6 +2,7 @@
 
 The names after *Inserted by*, *Changed by* and *Deleted by* are modules of this package; a test reads the code
 and holds it to them. All tables are private: use the functions of the package, the admin and the commands.
+The file is longer than others: it is one contract, to be read as one page.
 """
 
 import uuid

@@ -77,7 +77,7 @@ def _waits_only(error: BaseException, stage: _Stage, callback: Callback) -> bool
     if not isinstance(error, DatabaseError):
         return False
     if not stage.function:
-        return is_conflict(error) or may_pass(error)
+        return may_pass(error)
     return stage.completion and not callback.entered and may_pass(error) and not is_conflict(error) and not is_away(error)
 
 

@@ -10,7 +10,7 @@ from django.db import connections
 from ..complete import Attempted, Completed
 from ..database_errors import is_away, may_pass
 from ..eventlog import log
-from ..failures import describe
+from ..failures import describe, first_line
 from ..types import Failure, Outcome, Run
 
 logger = logging.getLogger("django_workpool.worker")
@@ -40,7 +40,7 @@ def wait_for_database(using: str, is_stopping: Callable[[], bool]) -> bool:
             connections[using].ensure_connection()
             return True
         except Exception as error:
-            logger.warning("the database is away (%s)", describe(error).text.partition("\n")[0])
+            logger.warning("the database is away (%s)", first_line(error))
     return False
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from .. import eventlog
 from ..database import database
 from ..database_errors import is_away
+from ..failures import first_line
 from ..loop.fleet import Fleet
 from ..models import Lead
 from ..segments import segment_ms
@@ -99,4 +100,4 @@ def _guarded() -> Iterator[None]:
         yield
     except Exception as error:
         if not is_away(error):
-            logger.warning("the watchdog could not look: %s", str(error).strip().partition("\n")[0])
+            logger.warning("the watchdog could not look: %s", first_line(error))

@@ -13,6 +13,7 @@ from ..database import Hint, database
 from ..database_errors import is_away
 from ..exceptions import StaleGeneration
 from ..execution import workers
+from ..failures import first_line
 from ..health.watchdog import Watchdog
 from ..loop import poll, state, status
 from ..loop.context import Iteration
@@ -116,7 +117,7 @@ class Leader:
             if is_away(error):
                 raise
             # A row is held by an old leader that has stopped; it is tried again.
-            logger.warning("the lead cannot be taken: %s", str(error).strip().partition("\n")[0])
+            logger.warning("the lead cannot be taken: %s", first_line(error))
             return False
         eventlog.log("lead_taken", "REPORT", "*", term=self.lead.term, owner=self.owner)
         self._memories.clear()

@@ -15,6 +15,7 @@ from .. import eventlog, functions, kick, pools
 from ..database import Hint, database
 from ..database_errors import is_connection_loss, may_pass
 from ..execution import workers
+from ..failures import first_line
 from ..loop.fleet import REFRESH_EVERY
 from ..types import Run
 from . import drain
@@ -125,7 +126,7 @@ class Process:
             except DatabaseError as error:
                 if not may_pass(error):
                     raise
-                logger.warning("starting: %s, next try in %.1f s", str(error).strip().partition("\n")[0], wait)
+                logger.warning("starting: %s, next try in %.1f s", first_line(error), wait)
             until = time.monotonic() + wait
             while time.monotonic() < until and not self.signals:
                 time.sleep(TICK)
@@ -284,7 +285,7 @@ class Process:
                 # The connection has been idle, and may have been lost without anybody's notice.
                 if last or not is_connection_loss(error):
                     if not (isinstance(error, Late) and self._told_late):
-                        logger.warning("%s failed: %s", what, str(error).strip().partition("\n")[0])
+                        logger.warning("%s failed: %s", what, first_line(error))
                     self._told_late = isinstance(error, Late)
                     return None
         return None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from django.db import connections
 
 from ..database_errors import is_away, is_conflict
+from ..failures import first_line
 
 logger = logging.getLogger("django_workpool.runner")
 
@@ -104,8 +105,7 @@ class Service:
                     if now - told > TELL_EVERY:
                         told = now
                         what = "away" if is_away(error) else "busy"
-                        text = str(error).strip().partition("\n")[0]
-                        logger.warning("%s: the database is %s (%s), tried again every second", self.name, what, text)
+                        logger.warning("%s: the database is %s (%s), tried again every second", self.name, what, first_line(error))
                 else:
                     logger.exception("%s failed, starting it again in %.1f s", self.name, wait)
                 if self.stop.wait(wait):

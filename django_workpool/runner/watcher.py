@@ -13,6 +13,7 @@ from ..database import Hint, Watch, database
 from ..database_errors import is_conflict
 from ..execution import workers
 from ..execution.liveness import Observer
+from ..failures import first_line
 from ..models import Globals, Worker
 from ..types import Run
 
@@ -121,7 +122,7 @@ class Watcher:
             # Somebody has locked a table for long: what was not seen is looked at with the next pulse.
             if not is_conflict(error):
                 raise
-            logger.warning("the watch had to wait: %s", str(error).strip().partition("\n")[0])
+            logger.warning("the watch had to wait: %s", first_line(error))
 
     def _look(self, watch: Watch) -> None:
         rows = list(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat", "lockless", "accepting"))

@@ -18,6 +18,7 @@ from django.utils.module_loading import import_string
 from ... import conf, eventlog
 from ...database_errors import is_away, is_conflict, lacks_table
 from ...exceptions import UnknownPool
+from ...failures import first_line
 from ...models import Worker
 from ...runner.clerk import Late
 from ...runner.probe import Probe
@@ -149,7 +150,7 @@ def _wait_for_tables(process: Process) -> bool:
         except Late:
             return False
         except OperationalError as error:
-            logger.warning("the database is away (%s), next try in %.1f s", str(error).strip().partition("\n")[0], wait)
+            logger.warning("the database is away (%s), next try in %.1f s", first_line(error), wait)
             until = time.monotonic() + wait
             while time.monotonic() < until and not process.signals:
                 time.sleep(0.05)
