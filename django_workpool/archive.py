@@ -5,9 +5,8 @@ The only room that writes the archive, and that deletes failed attempts: they go
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import Q
@@ -21,15 +20,12 @@ from .types import CallbackState, FnType, ResultKind
 PRUNE_CHUNK = 500
 
 _COPIED = "id, pool, fn_type, func_path, name, arguments, priority, created, on_complete, on_complete_context, callback_of"
-_INSERT = (
-    f"INSERT INTO {{Archive}} ({_COPIED}, attempts, kind, value, error, worker, started, finished, callback, callback_error) "
-    f"SELECT {_COPIED}, %s, %s, %s, %s, %s, %s, %s, %s, '' FROM {{Work}} WHERE id = %s"
-)
+#: What the archive adds, in the order of ``Finished``, with the types of their columns.
+_ADDED = {"attempts": "bigint", "kind": "text", "value": "text", "error": "text", "worker": "text", "callback": "text"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """What the archive adds to the row of a work that ends."""
+class Finished(NamedTuple):
+    """A work that ends, and what the archive adds to its row."""
 
     work_id: uuid.UUID
     pool: str
@@ -39,29 +35,36 @@ class Finished:
     value: str
     error: str
     worker: str
-    started_ms: float | None
     callback: str
 
 
 def keep(db: Database, finished: Sequence[Finished], now_ms: float) -> None:
-    """Copy works that end into the archive; of those that are not kept, delete the attempts. Their rows must still be there."""
+    """Copy works that end into the archive; of those that are not kept, delete the attempts.
+
+    Their rows must still be there, and where they have run, their running rows: these tell when they were started.
+    """
     kept = [one for one in finished if _is_kept(one)]
-    started = {one.work_id: None if one.started_ms is None else db.moment_param(one.started_ms) for one in kept}
-    now = db.moment_param(now_ms)
-    db.execute_many(
-        _INSERT,
-        [
-            (one.attempts, one.kind, one.value, one.error, one.worker, started[one.work_id], now, one.callback, db.uuid_param(one.work_id))
-            for one in kept
-        ],
-    )
+    if kept:
+        _copy(db, kept, now_ms)
     # A first attempt that succeeds has left no rows.
-    gone = [one.work_id for one in finished if not _is_kept(one) and (one.attempts > 1 or one.kind != ResultKind.SUCCESS)]
-    if gone:
-        _delete_attempts(db, gone)
+    forget(db, [one.work_id for one in finished if (one.attempts > 1 or one.kind != ResultKind.SUCCESS) and not _is_kept(one)])
 
 
-def _delete_attempts(db: Database, work_ids: Sequence[uuid.UUID]) -> None:
+def _copy(db: Database, kept: Sequence[Finished], now_ms: float) -> None:
+    added = {name: (kind, [getattr(one, name) for one in kept]) for name, kind in _ADDED.items()}
+    table, params = db.table(id=("uuid", [one.work_id for one in kept]), **added)
+    db.execute(
+        f"INSERT INTO {{Archive}} (finished, {_COPIED}, {', '.join(_ADDED)}, started, callback_error) "
+        f"SELECT {db.moment_sql}, {', '.join(f'w.{name}' for name in _COPIED.split(', '))}, {', '.join(f'm.{name}' for name in _ADDED)}, "
+        f"r.started, '' FROM {table} JOIN {{Work}} w ON w.id = m.id LEFT JOIN {{RunningWork}} r ON r.work_id = m.id",
+        [db.moment_param(now_ms), *params],
+    )
+
+
+def forget(db: Database, work_ids: Sequence[uuid.UUID]) -> None:
+    """Delete the attempts of works."""
+    if not work_ids:
+        return
     among, param = db.among("work_id", work_ids)
     db.execute(f"DELETE FROM {{Attempt}} WHERE {among}", [param])
 
@@ -69,7 +72,12 @@ def _delete_attempts(db: Database, work_ids: Sequence[uuid.UUID]) -> None:
 def _is_kept(one: Finished) -> bool:
     # An exhausted callback stays whatever the retention, for an operator to requeue it.
     exhausted = one.fn_type == FnType.CALLBACK and one.kind == ResultKind.FAILED
-    return exhausted or retention(one.pool) != timedelta(0)
+    return exhausted or retains(one.pool)
+
+
+def retains(pool: str) -> bool:
+    """Return whether a pool's finished work is kept at all."""
+    return retention(pool) != timedelta(0)
 
 
 def retention(pool: str) -> timedelta | None:
@@ -95,7 +103,7 @@ def prune(using: str, pool: str) -> int:
         old = Archive.objects.using(using).filter(~exhausted, pool=pool, finished__lt=before).order_by("finished")
         ids: list[Any] = list(old.values_list("id", flat=True)[:PRUNE_CHUNK])
         if ids:
-            _delete_attempts(db, ids)
+            forget(db, ids)
             among, param = db.among("id", ids)
             db.execute(f"DELETE FROM {{Archive}} WHERE {among}", [param])
     return len(ids)

@@ -21,19 +21,22 @@ from .database_errors import is_conflict
 from .exceptions import StaleRun, WorkpoolError
 from .failures import describe
 from .kick import Source, kick, kick_after_commit
-from .settle import LockedWork, Settlement, Verdict, callback_context, judge, lock_works, make_callback_work, settle
-from .types import CallbackState, Failure, Follow, OnCompleteArgs, Outcome, ResultKind, Run, RunResult
+from .settle import (
+    LockedWork,
+    Verdict,
+    judge,
+    lock_works,
+    make_callback_work,
+    own,
+    settle,
+    settle_attempts,
+    settlement,
+    succeed,
+    success,
+)
+from .types import Attempted, CallbackState, Failure, Follow, OnCompleteArgs, ResultKind, Run, RunResult
 
 logger = logging.getLogger("django_workpool.worker")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempted:
-    """An attempt that has ended in a worker."""
-
-    run: Run
-    outcome: Outcome
-    worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +64,10 @@ def complete_many(using: str, attempted: Sequence[Attempted]) -> list[Completed]
     with db.write():
         works = lock_works(using, [one.run.work_id for one in attempted])
         live, now_ms = _guard(db, [one for one in attempted if one.run.work_id in works])
-        pairs = [(one, judge(works[one.run.work_id], one.outcome)) for one in live]
-        settle(db, [_settlement(works[one.run.work_id], one, verdict) for one, verdict in pairs], now_ms)
-        _insert_completions(db, [(works[one.run.work_id], verdict) for one, verdict in pairs], now_ms)
+        pairs = [(one, success(one)) for one in live if one.ends]
+        succeed(db, [one for one, _ in pairs], now_ms)
+        pairs += settle_attempts(db, [one for one in live if not one.ends], works, now_ms)
+        _insert_completions(db, pairs, now_ms)
     return [Completed(run=one.run, verdict=verdict) for one, verdict in pairs]
 
 
@@ -139,29 +143,24 @@ def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Com
         StaleRun: the run has lost its work; the caller must roll back.
     """
     db = database(using)
-    work = lock_works(using, [attempted.run.work_id]).get(attempted.run.work_id)
-    live, now_ms = _guard(db, [attempted]) if work else ([], 0.0)
-    if work is None or not live:
+    owned = own(db, attempted.run)
+    if owned is None:
         raise StaleRun(f"run {attempted.run.token} no longer owns work {attempted.run.work_id}")
+    work, context, now_ms = owned
     verdict = judge(work, attempted.outcome)
     calls = verdict.follow is Follow.END and work.on_complete != "" and callback.failure is None
-    context = callback_context(db, work.id) if calls else "null"
-    settlement = _settlement(work, attempted, verdict, CallbackState.DONE if calls else CallbackState.PENDING)
-    settle(db, [settlement], now_ms)
+    one = settlement(work, attempted, verdict, CallbackState.DONE if calls else CallbackState.PENDING)
+    settle(db, [one], now_ms)
     failure = callback.failure if verdict.follow is Follow.END and work.on_complete else None
     if calls:
         callback.entered = True
         failure = _call_back(db, work, verdict, context)
         if failure is not None:
-            make_callback_work(db, settlement, context)
+            make_callback_work(db, one, context)
     if failure is not None:
         archive.callback_fate(using, work.id, CallbackState.PENDING, failure.text)
-    _insert_completions(db, [(work, verdict)], now_ms)
+    _insert_completions(db, [(attempted, verdict)], now_ms)
     return Completed(run=attempted.run, verdict=verdict, callback_failure=failure)
-
-
-def _settlement(work: LockedWork, one: Attempted, verdict: Verdict, callback: CallbackState = CallbackState.PENDING) -> Settlement:
-    return Settlement(work=work, verdict=verdict, worker=one.worker, started_ms=one.run.started.timestamp() * 1000, callback=callback)
 
 
 def _guard(db: Database, attempted: Sequence[Attempted]) -> tuple[list[Attempted], float]:
@@ -183,14 +182,23 @@ def _guard(db: Database, attempted: Sequence[Attempted]) -> tuple[list[Attempted
     return list(live.values()), float(rows[0][2]) if rows else 0.0
 
 
-def _insert_completions(db: Database, ended: Sequence[tuple[LockedWork, Verdict]], now_ms: float) -> None:
+def _insert_completions(db: Database, ended: Sequence[tuple[Attempted, Verdict]], now_ms: float) -> None:
+    if not ended:
+        return
     segment = int(now_ms // 100)
-    db.execute_many(
-        "INSERT INTO {PendingCompletion} (work_id, pool, segment, kind, follow) VALUES (%s, %s, %s, %s, %s)",
-        [(db.uuid_param(work.id), work.pool, segment, verdict.kind.value, verdict.follow.value) for work, verdict in ended],
+    table, params = db.table(
+        work_id=("uuid", [one.run.work_id for one, _ in ended]),
+        pool=("text", [one.run.pool for one, _ in ended]),
+        kind=("text", [verdict.kind.value for _, verdict in ended]),
+        follow=("text", [verdict.follow.value for _, verdict in ended]),
     )
-    back = {work.pool for work, verdict in ended if verdict.follow is not Follow.END}
-    for pool in {work.pool for work, _ in ended}:
+    db.execute(
+        "INSERT INTO {PendingCompletion} (segment, work_id, pool, kind, follow) "
+        f"SELECT CAST(%s AS bigint), m.work_id, m.pool, m.kind, m.follow FROM {table}",
+        [segment, *params],
+    )
+    back = {one.run.pool for one, verdict in ended if verdict.follow is not Follow.END}
+    for pool in {one.run.pool for one, _ in ended}:
         kick_after_commit(db.using, pool, Source.RETRY if pool in back else Source.COMPLETE, segment)
 
 

@@ -35,6 +35,11 @@ def log_to_stderr() -> None:
         pool_logger.setLevel(logging.DEBUG)
 
 
+def is_wanted(level: str, pool: str) -> bool:
+    """Return whether an event of a level is told: asked where there would be one for each of many works."""
+    return events.is_wanted(level, _levels.get(pool) or conf.default_log_level())
+
+
 def log(event: str, level: str, pool: str, **fields: Any) -> None:
     """Emit an event unless the pool's level is above it."""
     events.emit(event, pool=pool, level=level, threshold=_levels.get(pool) or conf.default_log_level(), **fields)

@@ -39,14 +39,20 @@ def emit(event: str, *, pool: str, level: str, threshold: str, **fields: Any) ->
         fields: what to tell, in this order; no arguments of works.
     """
     try:
-        number = LEVELS.get(level, LEVELS["ERROR"])
-        if number < LEVELS.get(threshold, LEVELS[DEFAULT_LEVEL]) or not logger.isEnabledFor(number):
+        if not is_wanted(level, threshold):
             return
+        number = LEVELS.get(level, LEVELS["ERROR"])
         told = {"event": event, "pool": pool, **fields}
         logger.log(number, _line(told), extra={"workpool": told}, stacklevel=2)
     except Exception:
         # A handler or filter of the project that raises must not become a failure of the pool; logging shows it on stderr.
         _complain()
+
+
+def is_wanted(level: str, threshold: str) -> bool:
+    """Return whether ``emit`` would write an event of a level."""
+    number = LEVELS.get(level, LEVELS["ERROR"])
+    return number >= LEVELS.get(threshold, LEVELS[DEFAULT_LEVEL]) and logger.isEnabledFor(number)
 
 
 def _line(told: Mapping[str, Any]) -> str:

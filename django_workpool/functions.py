@@ -12,9 +12,11 @@ import threading
 import types
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from django.apps import apps
+from django.core.signals import setting_changed
 from django.utils.module_loading import module_has_submodule
 
 from . import conf
@@ -148,23 +150,23 @@ def resolve(path: str, kinds: Set[FnType]) -> Registered:
     if not isinstance(path, str):
         raise UnregisteredFunction(f"A dotted path is text, not {type(path).__name__}.")
     module, _, name = path.rpartition(".")
-    if not module or len(path) > PATH_MAX or not all(part.isidentifier() for part in path.split(".")):
+    found = _registry.get(path)
+    if found is None and (not module or len(path) > PATH_MAX or not all(part.isidentifier() for part in path.split("."))):
         raise UnregisteredFunction(f"{shown(path)} is not a dotted path such as app.tasks.send, of at most {PATH_MAX} characters.")
     _check_allowed(path, module)
-    found = _registry.get(path)
     if found is None or not _in_place(found):
         # Also waits for another thread that is in the middle of this import.
         _import(path, module)
         found = _registry.get(path)
-    if found is None:
-        there = hasattr(sys.modules.get(module), name)
-        reason = "is not registered" if there else f"does not exist: the module {module} has no {name}"
-        raise UnregisteredFunction(f"{path} {reason}; decorate the function with {wanted(kinds)}.")
-    if not _in_place(found):
-        raise UnregisteredFunction(
-            f"{path} no longer is the registered function: another object has its name. "
-            f"Put {DECORATORS[found.fn_type]} outermost, above other decorators."
-        )
+        if found is None:
+            there = hasattr(sys.modules.get(module), name)
+            reason = "is not registered" if there else f"does not exist: the module {module} has no {name}"
+            raise UnregisteredFunction(f"{path} {reason}; decorate the function with {wanted(kinds)}.")
+        if not _in_place(found):
+            raise UnregisteredFunction(
+                f"{path} no longer is the registered function: another object has its name. "
+                f"Put {DECORATORS[found.fn_type]} outermost, above other decorators."
+            )
     _check_kind(found, kinds)
     return found
 
@@ -178,6 +180,12 @@ def load_tasks() -> None:
                 _import(module, module)
         except UnregisteredFunction:
             logger.exception("The module %s could not be imported: its functions cannot run in this process.", module)
+
+
+def is_async(path: str) -> bool:
+    """Return whether a dotted path is that of a registered coroutine function."""
+    found = _registry.get(path)
+    return found is not None and found.is_async
 
 
 def known() -> dict[str, str]:
@@ -231,10 +239,19 @@ def _check_allowed(path: str, module: str) -> None:
         )
 
 
+@lru_cache(maxsize=1024)
 def _is_allowed(module: str) -> bool:
     allowed = [app.name for app in apps.get_app_configs()]
     allowed.extend(conf.function_prefixes())
     return any(module == prefix or module.startswith(prefix + ".") for prefix in allowed)
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting in ("INSTALLED_APPS", "WORKPOOLS"):
+        _is_allowed.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_workpool.functions")
 
 
 def _in_place(entry: Registered) -> bool:

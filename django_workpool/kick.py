@@ -70,7 +70,9 @@ def kick(using: str, pool: str, source: Source, *, due: int = 0, late: bool = Fa
     """
     db = database(using)
     hint = Hint("late" if late else "pool", pool)
-    if any([listener(hint) for listener in _listeners.get(using, ())]) or not db.kicks:
+    # In this process a freed slot is told as what it is: the loop need not hurry as long as enough waits for its threads.
+    here = Hint("ended", pool) if source is Source.COMPLETE and not late else hint
+    if any([listener(here) for listener in _listeners.get(using, ())]) or not db.kicks:
         return
     if not late:
         rows = db.fetch(f"SELECT state, segment, saturated, {db.clock_ms_sql} FROM {{RunStatus}} WHERE pool = %s", [pool])

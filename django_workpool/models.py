@@ -158,7 +158,7 @@ class PendingStart(models.Model):
 
     Inserted by: client, settle, loop.retries
     Changed by: loop.holds (segment, of held work)
-    Deleted by: loop.holds, loop.cancelations
+    Deleted by: loop.starts, loop.holds, loop.cancelations
     """
 
     id = models.BigAutoField(primary_key=True)

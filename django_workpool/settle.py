@@ -5,19 +5,21 @@ locks of the works, and what they assume has been checked.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import archive, serialization
 from .database import Database, Due, NewWork
 from .database.base import lock_rows
+from .exceptions import StaleRun
 from .ids import new_work_id
 from .models import PATH_LENGTH, Attempt, Work
-from .types import CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior
+from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior, Run
 
 #: How often a work may be brought back uncounted before its return counts as a failed attempt.
 MAX_RETURNS = 5
+_SUCCESS = ResultKind.SUCCESS.value
 #: What callback work is retried with.
 CALLBACK_RETRY = serialization.encode(RetryBehavior().to_json(), "retry")
 
@@ -38,8 +40,7 @@ class LockedWork(NamedTuple):
     callback_of: uuid.UUID | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What an attempt's outcome means for its work."""
 
     follow: Follow
@@ -73,7 +74,30 @@ class Settlement:
 def lock_works(using: str, ids: Iterable[uuid.UUID], *, skip_locked: bool = False) -> dict[uuid.UUID, LockedWork]:
     """Lock works, in the order of their ids, and return those that are there (and not locked by others, if these are skipped)."""
     rows = lock_rows(Work, using, skip_locked=skip_locked).filter(id__in=list(ids)).order_by("id").values_list(*LockedWork._fields)
-    return {row[0]: LockedWork(*row) for row in rows}
+    return {row[0]: LockedWork._make(row) for row in rows}
+
+
+def own(db: Database, run: Run) -> tuple[LockedWork, str, float] | None:
+    """Lock the work that a run still owns: the run's row is there, and no completion waits.
+
+    Both rows are locked, the work's first: whoever ends the run takes the same way, and a statement that has waited for the first
+    lock then sees that the second row is gone.
+
+    Returns:
+        The work, the JSON text of its on_complete_context, and the database's time; None if the run no longer owns it.
+    """
+    columns = ", ".join(f"w.{name}" for name in LockedWork._fields)
+    rows = db.fetch(
+        f"SELECT {columns}, w.on_complete_context, {db.clock_ms_sql} FROM {{Work}} w JOIN {{RunningWork}} r ON r.work_id = w.id "
+        "LEFT JOIN {PendingCompletion} c ON c.work_id = w.id WHERE w.id = %s AND r.id = %s AND c.id IS NULL " + db.for_update("w", "r"),
+        [db.uuid_param(run.work_id), run.token],
+    )
+    if not rows:
+        return None
+    *stored, context, now_ms = db.with_uuids(rows, 0)[0]
+    work = LockedWork._make(stored)
+    callback_of = None if work.callback_of is None else db.read_uuid(work.callback_of)
+    return work._replace(callback_of=callback_of, canceled=bool(work.canceled)), context, float(now_ms)
 
 
 def retry_behavior(work: LockedWork) -> RetryBehavior | None:
@@ -111,6 +135,8 @@ def settle(db: Database, settlements: Sequence[Settlement], now_ms: float) -> No
 
 def _keep_attempts(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None:
     failed = [(one, one.verdict.failure) for one in settlements if one.verdict.failure is not None]
+    if not failed:
+        return
     Attempt.objects.using(db.using).bulk_create(
         Attempt(
             work_id=one.work.id,
@@ -145,7 +171,6 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
             value=one.verdict.value,
             error=one.verdict.error,
             worker=one.worker,
-            started_ms=one.started_ms,
             callback=one.callback.value if one.work.on_complete else CallbackState.NONE.value,
         )
         for one in settlements
@@ -157,8 +182,56 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
         if one.work.callback_of is not None:
             ended = CallbackState.DONE if one.verdict.kind is ResultKind.SUCCESS else CallbackState.FAILED
             archive.callback_fate(db.using, one.work.callback_of, ended, one.verdict.error)
-    among, param = db.among("id", [one.work.id for one in settlements])
+    among, param = db.among("id", [one.work_id for one in finished])
     db.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
+
+
+def succeed(db: Database, attempted: Sequence[Attempted], now_ms: float) -> None:
+    """End the works of attempts that succeeded and have no on_complete, the most frequent end by far: their rows need not be read.
+
+    Raises:
+        StaleRun: some of the works are gone, or completed otherwise; the caller must roll back.
+    """
+    if not attempted:
+        return
+    keeps = {pool: archive.retains(pool) for pool in {one.run.pool for one in attempted}}
+    kept = [one for one in attempted if keeps[one.run.pool]]
+    if kept:
+        finished = [
+            archive.Finished(run.work_id, run.pool, run.fn_type.value, run.attempts + 1, _SUCCESS, outcome.value, "", worker, "")
+            for run, outcome, worker in kept
+        ]
+        archive.keep(db, finished, now_ms)
+    if len(kept) < len(attempted):
+        # A first attempt that succeeds has left no rows.
+        archive.forget(db, [one.run.work_id for one in attempted if one.run.attempts and not keeps[one.run.pool]])
+    among, param = db.among("id", [one.run.work_id for one in attempted])
+    uncompleted = "NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = {Work}.id)"
+    if db.execute(f"DELETE FROM {{Work}} WHERE {among} AND {uncompleted}", [param]) != len(attempted):
+        raise StaleRun("a work was completed by somebody else")
+
+
+def settle_attempts(
+    db: Database, attempted: Sequence[Attempted], works: Mapping[uuid.UUID, LockedWork], now_ms: float
+) -> list[tuple[Attempted, Verdict]]:
+    """Write what attempts mean; an on_complete becomes callback work. Their works are locked by this transaction.
+
+    Returns:
+        Their verdicts.
+    """
+    pairs = [(one, judge(works[one.run.work_id], one.outcome)) for one in attempted]
+    settle(db, [settlement(works[one.run.work_id], one, verdict) for one, verdict in pairs], now_ms)
+    return pairs
+
+
+def success(one: Attempted) -> Verdict:
+    """Return the verdict of an attempt that ``succeed`` takes."""
+    return Verdict(Follow.END, ResultKind.SUCCESS, one.run.attempts + 1, 0, one.outcome.value)
+
+
+def settlement(work: LockedWork, one: Attempted, verdict: Verdict, callback: CallbackState = CallbackState.PENDING) -> Settlement:
+    """Return an attempt's verdict with what is known of the attempt."""
+    return Settlement(work=work, verdict=verdict, worker=one.worker, started_ms=one.run.started.timestamp() * 1000, callback=callback)
 
 
 def make_callback_work(db: Database, one: Settlement, context: str | None = None) -> None:

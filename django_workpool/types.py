@@ -1,11 +1,11 @@
-"""The values that pass between the rooms and to users: enums and frozen dataclasses, no behaviour of the pool."""
+"""The values that pass between the rooms and to users: enums, frozen dataclasses and, where they are many, named tuples."""
 
 import math
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from .exceptions import InvalidWork
 
@@ -196,8 +196,7 @@ class Failure:
     retryable: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """One started work, as a worker gets it: everything needed to call the function."""
 
     #: The id of the running row: whoever completes must still hold it.
@@ -218,8 +217,7 @@ class Run:
     started: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one attempt came to, before it is completed."""
 
     #: "success", "failed" or "returned" (never begun, or interrupted without effect).
@@ -227,3 +225,17 @@ class Outcome:
     #: JSON text of the return value, for a success.
     value: str = "null"
     failure: Failure | None = None
+
+
+class Attempted(NamedTuple):
+    """An attempt that has ended in a worker."""
+
+    run: Run
+    outcome: Outcome
+    #: The worker's name.
+    worker: str
+
+    @property
+    def ends(self) -> bool:
+        """Whether its work ends with it, and nobody is to be told: all that is to be written is known without its row."""
+        return self.outcome.kind == "success" and not self.run.has_callback

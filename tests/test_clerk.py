@@ -9,14 +9,13 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_workpool import archive
-from django_workpool.complete import Attempted
 from django_workpool.execution import persist, workers, writer
 from django_workpool.execution.writer import Writer
 from django_workpool.models import Worker
 from django_workpool.runner import pruner
 from django_workpool.runner.clerk import Clerk, Late
 from django_workpool.runner.pruner import Pruner
-from django_workpool.types import FnType, Outcome, Run
+from django_workpool.types import Attempted, FnType, Outcome, Run
 
 from .live import wait_until
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
@@ -241,7 +240,7 @@ def test_stop_waits_for_what_is_out(monkeypatch: pytest.MonkeyPatch, wait_until:
 @pytest.mark.parametrize("started", [datetime(2026, 1, 1, 2, 3, 4, 567, tzinfo=UTC), datetime(2026, 1, 1)])
 def test_runs_and_outcomes_arrive_as_they_were_sent(started: datetime) -> None:
     """Whatever text is in them, in one line."""
-    run = replace(a_run(7, "x\n\u2028🎉\x00"), started=started, has_callback=True, arguments='{"args":["\\n"],"kwargs":{}}')
+    run = a_run(7, "x\n\u2028🎉\x00")._replace(started=started, has_callback=True, arguments='{"args":["\\n"],"kwargs":{}}')
     outcome = Outcome(kind="failed", failure=Failure(class_path="a.B", text="\ud800", traceback="1\n2", retryable=False))
     sent = [pack(run_frame(run)), pack(outcome_frame(outcome)), pack(outcome_frame(Outcome(kind="success", value="[1]")))]
     assert [line.count(b"\n") for line in sent] == [1, 1, 1]

@@ -180,7 +180,7 @@ def test_what_runs_takes_room_and_what_this_iteration_has_ended_gives_it() -> No
     fleet.recount(running)
     assert Placement(fleet, "p").take(Lane.WORK, "f") is None
     assert Placement(fleet, "p", [running[1]]).take(Lane.WORK, "f") == 2
-    fleet.add(running[0], -1)
+    fleet.swap(running[:1], [])
     assert Placement(fleet, "p").take(Lane.WORK, "f") == 1
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from django_workpool import Workpool
-from django_workpool.complete import Attempted, complete_many
+from django_workpool.complete import complete_many
 from django_workpool.models import Archive, Attempt, PendingCompletion, RunningWork
-from django_workpool.types import Outcome, Status, WorkState
+from django_workpool.types import Attempted, Outcome, Status, WorkState
 
 from .states.driver import FAILED, RETURNED, SUCCESS, Loop, complete, complete_alone
 from .states.functions import RETRY
@@ -66,14 +66,14 @@ def test_complete_with_an_old_token_is_a_no_op(loop: Loop, state: str, outcome: 
 def test_complete_with_the_token_of_another_work_is_a_no_op(loop: Loop) -> None:
     one, other = (given(S2, worker_id=loop.worker.id) for _ in range(2))
     before = snapshot()
-    assert complete(replace(run_of(one), token=run_of(other).token), SUCCESS) is None
+    assert complete(run_of(one)._replace(token=run_of(other).token), SUCCESS) is None
     assert snapshot() == before
 
 
 @pytest.mark.parametrize("state", ["S1", "S7", "S10"])
 def test_complete_of_work_that_does_not_run_is_a_no_op(loop: Loop, state: str) -> None:
     work_id = given(S2, worker_id=loop.worker.id)
-    run = replace(run_of(work_id), work_id=given(STATES[state]))
+    run = run_of(work_id)._replace(work_id=given(STATES[state]))
     before = snapshot()
     assert complete(run, SUCCESS) is None
     assert complete_alone(run, SUCCESS) is None
@@ -81,7 +81,7 @@ def test_complete_of_work_that_does_not_run_is_a_no_op(loop: Loop, state: str) -
 
 
 def test_complete_of_absent_work_is_a_no_op(loop: Loop) -> None:
-    run = replace(run_of(given(S2, worker_id=loop.worker.id)), work_id=uuid.uuid4(), token=10**6)
+    run = run_of(given(S2, worker_id=loop.worker.id))._replace(work_id=uuid.uuid4(), token=10**6)
     before = snapshot()
     assert complete(run, SUCCESS) is None
     assert complete_alone(run, FAILED) is None

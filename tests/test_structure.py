@@ -31,8 +31,11 @@ METHODS = {
     "_raw_delete": DELETE,
 }
 STATEMENTS = {r"INSERT INTO \{+(\w+)\}": INSERT, r"UPDATE \{+(\w+)\}": CHANGE, r"DELETE FROM \{+(\w+)\}": DELETE}
-#: Methods of the database's interface, and the tables whose rows they insert for whoever calls them.
-BULK = {"insert_work": ("Work", "PendingStart"), "insert_running": ("RunningWork",)}
+#: Methods of the database's interface, and what they do to tables for whoever calls them.
+BULK = {
+    "insert_work": (("Work", INSERT), ("PendingStart", INSERT)),
+    "begin_runs": (("PendingStart", DELETE), ("RunningWork", INSERT)),
+}
 
 MODELS: dict[str, type[Model]] = {model.__name__: model for model in apps.get_app_config("workpool").get_models()}
 
@@ -92,7 +95,7 @@ def writes(tree: ast.AST) -> Iterator[tuple[str, str]]:
             if name in METHODS and model in MODELS:
                 yield str(model), METHODS[name]
             elif name in BULK:
-                yield from ((each, INSERT) for each in BULK[name])
+                yield from BULK[name]
             elif name in ("save", "asave", "save_base"):
                 pytest.fail("no model instance is saved in the package: every change names its columns")
 

@@ -47,7 +47,8 @@ class Due:
 class Hint:
     """Something that probably happened. Whoever loses one finds the rows at its next poll."""
 
-    #: "pool" (look at its queues), "late" (look behind the cursor too), "worker" (look at its running rows),
+    #: "pool" (look at its queues), "ended" (the same, soon: a slot of this process is free), "late" (look behind the cursor too),
+    #: "worker" (look at its running rows),
     #: "lead" (the lead is free, or a worker has come or gone), "changed" (anything).
     kind: str
     name: str = ""
@@ -144,15 +145,51 @@ class Database(ABC):
         """Return a UUID as a statement's result holds it."""
         return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
 
+    def for_update(self, *of: str, nowait: bool = False) -> str:
+        """Return SQL for the end of a SELECT that locks its rows; nothing where a transaction locks all.
+
+        Args:
+            of: the tables whose rows are meant; all if none is named.
+            nowait: fail if somebody else has locked one.
+        """
+        features: Any = self.connection.features
+        if not features.has_select_for_update:
+            return ""
+        return str(self.connection.ops.for_update_sql(nowait=nowait, of=of if features.has_select_for_update_of else ()))
+
+    def with_uuids(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
+        """Return rows with a UUID in a column that holds one."""
+        return rows
+
     @abstractmethod
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
         """Insert works and their pending starts; return the segment at which they are due."""
 
     @abstractmethod
-    def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
-        """Insert running rows (work id, pool, lane, worker, due, started); return each work's token."""
+    def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:
+        """Return SQL for a table ``m`` of values, to stand in a FROM, and its parameters.
+
+        Args:
+            columns: for each column its type ("uuid", "bigint" or "text") and its values.
+        """
+
+    @abstractmethod
+    def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
+        """Turn pending starts into running rows, in this order.
+
+        Args:
+            starts: ids of pending starts.
+            workers: for each the worker that it is assigned to.
+            started_ms: the time, of the database.
+
+        Returns:
+            Each pending start's token.
+        """
 
     # Time -------------------------------------------------------------------------------------------------------
+
+    #: SQL for a parameter that ``moment_param`` makes, in a place that does not tell its type.
+    moment_sql: ClassVar[str] = "%s"
 
     @abstractmethod
     def clock_ms(self) -> float:

@@ -31,6 +31,21 @@ SELECT unnest(%s::uuid[]), %s, %s, %s, GREATEST(%s, floor(extract(epoch FROM mom
 RETURNING segment"""
 )
 
+_BEGIN_RUNS = """
+WITH due AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]) RETURNING id, work_id, pool, lane, segment),
+     begun AS (INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started)
+               SELECT due.work_id, due.pool, due.lane, m.worker, due.segment, %s
+               FROM due JOIN unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS m(id, worker, place) ON m.id = due.id ORDER BY m.place
+               RETURNING id, work_id)
+SELECT due.id, begun.id FROM begun JOIN due ON due.work_id = begun.work_id"""
+
+
+def _array(kind: str, values: Sequence[Any]) -> Any:
+    """Return values as the parameter of an array: those that need no quoting as its text, which costs the driver nothing an item."""
+    if kind == "text":
+        return list(values)
+    return "{" + ",".join([value.hex for value in values] if kind == "uuid" else map(str, values)) + "}"
+
 
 class PostgreSQL(Database):
     """PostgreSQL 14 or newer through psycopg 3."""
@@ -38,11 +53,22 @@ class PostgreSQL(Database):
     vendor = "postgresql"
     kicks = True
     leases = True
+    moment_sql = "%s::timestamptz"
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         cast = "uuid" if values and isinstance(values[0], uuid.UUID) else "bigint"
-        return f"{column} = ANY(%s::{cast}[])", list(values)
+        return f"{column} = ANY(%s::{cast}[])", _array(cast, values)
+
+    def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:
+        # Most rows of a batch are alike in most columns: these are said once, which spares the driver and the server an array.
+        same = {name for name, (_, values) in columns.items() if values.count(values[0]) == len(values)} - {next(iter(columns))}
+        named = [f"%s::{kind} AS {name}" if name in same else name for name, (kind, _) in columns.items()]
+        varied = {name: column for name, column in columns.items() if name not in same}
+        arrays = ", ".join(f"%s::{kind}[]" for kind, _ in varied.values())
+        params = [values[0] for name, (_, values) in columns.items() if name in same]
+        params += [_array(kind, values) for kind, values in varied.values()]
+        return f"(SELECT {', '.join(named)} FROM unnest({arrays}) AS a({', '.join(varied)})) AS m", params
 
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
         delay = "" if due.delay_ms is None else ", ceil(extract(epoch FROM moment.at) * 10 + %s)"
@@ -55,14 +81,9 @@ class PostgreSQL(Database):
             cursor.execute(self.sql(_INSERT.replace("{delay}", delay)), params)
             return int(cursor.fetchone()[0])
 
-    def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
-        added = self.fetch(
-            "INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started) "
-            "SELECT * FROM unnest(%s::uuid[], %s::text[], %s::smallint[], %s::int[], %s::bigint[], %s::timestamptz[]) "
-            "RETURNING work_id, id",
-            [list(column) for column in zip(*rows, strict=True)],
-        )
-        return dict(added)
+    def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
+        params = [_array("bigint", starts), self.moment_param(started_ms), _array("bigint", starts), _array("bigint", workers)]
+        return dict(self.fetch(_BEGIN_RUNS, params))
 
     def clock_ms(self) -> float:
         return float(self.fetch(f"SELECT {self.clock_ms_sql}")[0][0])

@@ -47,6 +47,9 @@ CONNECT = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
     "isolation_level": IsolationLevel.READ_COMMITTED,
+    # The loop's few statements come again and again: they are planned once a session, not each time.
+    "server_side_binding": True,
+    "prepare_threshold": 2,
 }
 
 

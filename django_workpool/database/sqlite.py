@@ -35,7 +35,6 @@ class SQLite(Database):
     leases = False
     # Writers that wait look at growing distances, up to 100 ms: they must have a fair chance to find it free.
     courtesy = 0.25
-    clock_ms_sql = "(julianday('now') - 2440587.5) * 86400000.0"
 
     def __init__(self, using: str) -> None:
         super().__init__(using)
@@ -48,6 +47,9 @@ class SQLite(Database):
 
     def uuid_param(self, value: uuid.UUID) -> Any:
         return value.hex
+
+    def with_uuids(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
+        return [(*row[:place], uuid.UUID(row[place]), *row[place + 1 :]) for row in rows]
 
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
         now = self.clock_ms()
@@ -69,19 +71,32 @@ class SQLite(Database):
         )
         return segment
 
-    def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
-        adapt = self.connection.ops.adapt_datetimefield_value
-        tokens = {}
-        for work_id, pool, lane, worker_id, due, started in rows:
-            ((token,),) = self.fetch(
-                "INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id",
-                (work_id.hex, pool, lane, worker_id, due, adapt(started)),
-            )
-            tokens[work_id] = int(token)
-        return tokens
+    def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:
+        names = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(columns))
+        rows = zip(*(values for _, values in columns.values()), strict=True)
+        text = json.dumps([[one.hex if isinstance(one, uuid.UUID) else one for one in row] for row in rows])
+        return f"(SELECT {names}, key AS place FROM json_each(%s)) AS m", [text]
+
+    def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
+        table, params = self.table(id=("bigint", starts), worker=("bigint", workers))
+        begun = self.fetch(
+            "INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started) "
+            f"SELECT s.work_id, s.pool, s.lane, m.worker, s.segment, %s FROM {table} JOIN {{PendingStart}} s ON s.id = m.id "
+            "ORDER BY m.place "
+            "RETURNING (SELECT s.id FROM {PendingStart} s WHERE s.work_id = {RunningWork}.work_id), id",
+            [self.moment_param(started_ms), *params],
+        )
+        among, param = self.among("id", starts)
+        self.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
+        return dict(begun)
 
     def clock_ms(self) -> float:
         return time.time() * 1000
+
+    @property
+    def clock_ms_sql(self) -> str:
+        # Its own functions tell whole milliseconds: less than what enqueue writes down.
+        return repr(self.clock_ms())
 
     def private_connection(self, purpose: str) -> None:
         settings = deepcopy(connections[self.using].settings_dict)

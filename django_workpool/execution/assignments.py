@@ -1,8 +1,8 @@
 """Which runs this process has: so that the same running row, found twice, is run once."""
 
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ..types import Run
 
@@ -10,30 +10,30 @@ from ..types import Run
 class Assignments:
     """The tokens of the runs that this process has taken and not yet seen gone from the running rows.
 
-    A run that was completed while somebody was reading the running rows may still be in what they have read. So its token is
-    forgotten only when a read begins after its completion (that one, and all later ones, cannot find it any more), and long
-    after: the leader of the same process may still be about to hand over what it has started.
+    A run may be offered twice: by a read of the running rows that began before its completion, and by the leader of this process,
+    whose iteration has started it. So the token of a completed run is forgotten only when a read *and* an iteration have begun after
+    its completion: those, and all later ones, cannot find it any more. (A process that does not lead has no iterations.)
     """
-
-    #: Seconds for which a completed run is remembered at least.
-    REMEMBER = 60.0
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mine: set[int] = set()
-        self._done: dict[int, float] = {}
+        #: Completed since the last read began, and before that: the latter wait for an iteration to begin, if one is under way.
+        self._fresh: list[int] = []
+        self._read: list[int] = []
+        self._iterating = False
 
     def take(self, runs: Sequence[Run]) -> list[Run]:
         """Return those of ``runs`` that are new; they are this process's from now on."""
         with self._lock:
             fresh = [run for run in runs if run.token not in self._mine]
-            self._mine |= {run.token for run in fresh}
+            self._mine.update([run.token for run in fresh])
         return fresh
 
-    def done(self, run: Run) -> None:
-        """Note that a run's completion has been committed (or refused)."""
+    def done(self, *runs: Run) -> None:
+        """Note that the completions of runs have been committed (or refused)."""
         with self._lock:
-            self._done[run.token] = time.monotonic()
+            self._fresh.extend([run.token for run in runs])
 
     def forget(self, runs: Sequence[Run]) -> None:
         """Give up runs that could not be handed on: they are to be found again."""
@@ -48,13 +48,24 @@ class Assignments:
     def begin_fetch(self) -> None:
         """Note that a read of the running rows begins; there is one at a time."""
         with self._lock:
-            before = time.monotonic() - self.REMEMBER
-            # Insertion order is the order of time.
-            for token, at in list(self._done.items()):
-                if at > before:
-                    break
-                del self._done[token]
-                self._mine.discard(token)
+            if not self._iterating:
+                self._mine.difference_update(self._read)
+                self._read.clear()
+            self._read += self._fresh
+            self._fresh = []
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Surround an iteration of this process's loop and the handing over of what it has started."""
+        with self._lock:
+            self._iterating = True
+            self._mine.difference_update(self._read)
+            self._read.clear()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._iterating = False
 
     def __len__(self) -> int:
-        return len(self._mine) - len(self._done)
+        return len(self._mine) - len(self._fresh) - len(self._read)

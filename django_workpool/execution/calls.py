@@ -7,6 +7,8 @@ from .. import functions, serialization
 from ..exceptions import InvalidWork, UnstorableResult
 from ..types import FnType, OnCompleteArgs, ResultKind, Run, RunResult
 
+_KINDS = {kind: frozenset({kind}) for kind in FnType}
+
 
 def prepare(run: Run) -> tuple[functions.Registered, list[Any], dict[str, Any]]:
     """Return a run's function and its arguments.
@@ -14,7 +16,7 @@ def prepare(run: Run) -> tuple[functions.Registered, list[Any], dict[str, Any]]:
     Raises:
         UnregisteredFunction: this process does not know the function.
     """
-    registered = functions.resolve(run.func_path, frozenset({run.fn_type}))
+    registered = functions.resolve(run.func_path, _KINDS[run.fn_type])
     call = serialization.decode(run.arguments)
     if run.fn_type is not FnType.CALLBACK:
         return registered, call["args"], call["kwargs"]
@@ -30,6 +32,8 @@ def encode_value(value: Any) -> str:
     Raises:
         UnstorableResult: JSON cannot carry it.
     """
+    if value is None:
+        return "null"
     try:
         return serialization.encode_result(value)
     except InvalidWork as error:

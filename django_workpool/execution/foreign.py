@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -58,7 +57,7 @@ def call(run: str, settings: str) -> str:
         is_stopping=lambda: True,
     )
     # Its on_complete is called where its end is written.
-    performer.perform(replace(read_run(unpack(run)), has_callback=False), isolation)
+    performer.perform(read_run(unpack(run))._replace(has_callback=False), isolation)
     return pack(outcome_frame(brought[0])).decode()
 
 

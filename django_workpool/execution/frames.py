@@ -24,8 +24,7 @@ def unpack(line: bytes | str) -> Frame:
 
 def run_frame(run: Run) -> Frame:
     """Return a run as a frame."""
-    fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
-    return {**fields, "work_id": run.work_id.hex, "started": run.started.isoformat()}
+    return {**run._asdict(), "work_id": run.work_id.hex, "started": run.started.isoformat()}
 
 
 def read_run(frame: Frame) -> Run:
@@ -40,7 +39,7 @@ def read_run(frame: Frame) -> Run:
 
 def outcome_frame(outcome: Outcome) -> Frame:
     """Return an outcome as a frame."""
-    return dataclasses.asdict(outcome)
+    return {**outcome._asdict(), "failure": None if outcome.failure is None else dataclasses.asdict(outcome.failure)}
 
 
 def read_outcome(frame: Frame) -> Outcome:

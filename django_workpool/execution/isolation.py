@@ -85,10 +85,11 @@ class Isolation:
         Args:
             label: what runs, for the log: the path of the function.
         """
-        self.end()
+        if self._label is not None:
+            self.end()
         _here.isolation = self
         self._label = label
-        for watch in tuple(self._watches.values()):
+        for watch in tuple(self._watches.values()) if self._watches else ():
             self._heal(watch)
             watch.begin()
 
@@ -121,8 +122,9 @@ class Isolation:
         label, self._label = self._label, None
         if label is None:
             return
-        self._pause(False)
-        for watch in tuple(self._watches.values()):
+        if self._paused:
+            self._pause(False)
+        for watch in tuple(self._watches.values()) if self._watches else ():
             try:
                 self._restore(watch, label)
             except BaseException:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from django.db import DatabaseError, connections, transaction
 
-from ..complete import Attempted, Callback, Completed, committing, complete_inside
+from ..complete import Callback, Completed, committing, complete_inside
 from ..database import database
 from ..database_errors import is_away, is_conflict, may_pass
 from ..exceptions import StaleRun, WorkpoolError
 from ..failures import describe
 from ..models import PendingCompletion, RunningWork
 from ..settle import lock_works
-from ..types import Failure, Outcome, Run
+from ..types import Attempted, Failure, Outcome, Run
 from .calls import encode_value, prepare
 from .isolation import Isolation
 from .persist import tell, waits

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 from django.db import connections
 
-from ..complete import Attempted, Completed
+from ..complete import Completed
 from ..database_errors import is_away, may_pass
 from ..eventlog import log
 from ..failures import describe, first_line
-from ..types import Failure, Outcome, Run
+from ..types import Attempted, Failure, Outcome, Run
 
 logger = logging.getLogger("django_workpool.worker")
 

@@ -79,6 +79,16 @@ class ProcessExecutor:
             return self._live
 
     @property
+    def size(self) -> int:
+        """How many may run at once."""
+        return self.processes
+
+    @property
+    def waiting(self) -> int:
+        """How many wait. A momentary value, taken without the lock."""
+        return len(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         with self._changed:

@@ -6,11 +6,11 @@ its completion: both happen or neither. A query runs in a read-only transaction 
 
 from collections.abc import Callable
 
-from ..complete import Attempted, Completed, complete_one
+from ..complete import Completed, complete_one
 from ..database import database
 from ..database_errors import is_connection_loss, may_pass
 from ..failures import describe
-from ..types import Failure, FnType, Outcome, Run
+from ..types import Attempted, Failure, FnType, Outcome, Run
 from .calls import encode_value, prepare
 from .isolation import Isolation
 from .mutations import CONFLICT_TRIES, perform_mutation, worth_repeating
@@ -49,8 +49,11 @@ class Performer:
                 self._complete(run, Outcome(kind="failed", failure=failure), isolation)
             self.done(run)
             return
-        with isolation.function(run.func_path):
+        isolation.begin(run.func_path)
+        try:
             outcome = self._query(run, isolation) if run.fn_type is FnType.QUERY else self._action(run, isolation)
+        finally:
+            isolation.end()
         self._bring_home(run, outcome, isolation)
 
     def perform_aside(self, run: Run, isolation: Isolation) -> None:
@@ -85,7 +88,7 @@ class Performer:
     def _action(self, run: Run, isolation: Isolation) -> Outcome:
         try:
             registered, args, kwargs = prepare(run)
-            return Outcome(kind="success", value=encode_value(isolation.call(registered.func, args, kwargs)))
+            return Outcome("success", encode_value(isolation.call(registered.func, args, kwargs)))
         except BaseException as error:
             return Outcome(kind="failed", failure=describe(error))
 
@@ -116,7 +119,7 @@ class Performer:
         if run.has_callback:
             self._complete(run, outcome, isolation)
         else:
-            self.write(Attempted(run=run, outcome=outcome, worker=self.worker))
+            self.write(Attempted(run, outcome, self.worker))
 
     def _complete(self, run: Run, outcome: Outcome, isolation: Isolation) -> None:
         """Complete with the on_complete, on this thread's connection."""

@@ -64,6 +64,16 @@ class ThreadExecutor:
             return len(self._live)
 
     @property
+    def size(self) -> int:
+        """How many may run at once."""
+        return self.threads
+
+    @property
+    def waiting(self) -> int:
+        """How many wait. A momentary value, taken without the lock."""
+        return len(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         with self._lock:
@@ -147,6 +157,7 @@ class ThreadExecutor:
     def _step(self, isolation: Isolation) -> bool:
         """Run the next work, or wait for a token; False when it is time to end. Whatever is raised, the thread goes on."""
         try:
+            run = None
             with self._lock:
                 if self._stopped:
                     return False
@@ -154,7 +165,6 @@ class ThreadExecutor:
                     run = self._waiting.popleft()
                     self._active[run.token] = (run, time.monotonic())
                 else:
-                    run = None
                     self._idle += 1
             if run is None:
                 self._wake.get()
@@ -169,12 +179,11 @@ class ThreadExecutor:
         try:
             contextvars.Context().run(self._run, run, isolation)
         except BaseException as error:
-            with suppress(BaseException):
-                isolation.end()
+            isolation.end()
             report_crash(self._on_crash, run, error)
         finally:
-            with suppress(BaseException):
-                isolation.end()
+            # Once more, as whoever was told may have used the connections; most of the time there is nothing to do.
+            isolation.end()
             with self._lock:
                 self._active.pop(run.token, None)
 

@@ -164,9 +164,9 @@ class SessionWatch:
             if [other for other in wrappers if other is not self] != self._others:
                 complaint = "left other execute_wrappers than it found"
             wrappers[:] = self._others
-        if any(not cursor.closed for cursor in self._cursors):
-            self.tainted = True
-        self._cursors.clear()
+        if self._cursors:
+            self.tainted |= any(not cursor.closed for cursor in self._cursors)
+            self._cursors.clear()
         if self.borrowed:
             return self._begun.damage(self.connection) or complaint
         left = self._open_transaction()

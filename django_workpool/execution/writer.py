@@ -1,17 +1,17 @@
-"""Completes attempts without on_complete in batches, on a thread and a connection of its own."""
+"""Where ended attempts without on_complete wait: for the loop of this process, or to be written here in batches."""
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from django.db import connections
 
-from ..complete import Attempted, Completed, complete_many
+from ..complete import Completed, complete_many
 from ..database import database
 from ..database_errors import is_away, is_conflict
-from ..types import Run
+from ..types import Attempted, Run
 from .persist import persist, tell
 
 logger = logging.getLogger("django_workpool.worker")
@@ -21,7 +21,10 @@ BATCH = 256
 
 
 class Writer:
-    """The batch writer of one process.
+    """Where the attempts of one process that have ended wait to be written.
+
+    While this process leads, its loop takes them into its next iteration: one transaction then ends them and starts others.
+    Otherwise, or if an iteration fails, they are written here, in batches.
 
     Args:
         using: The database.
@@ -29,19 +32,77 @@ class Writer:
         is_stopping: Whether to give up waiting for a database that is away.
     """
 
-    def __init__(self, using: str, done: Callable[[Run], None], is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, using: str, done: Callable[..., None], is_stopping: Callable[[], bool]) -> None:
         self.using, self.done, self.is_stopping = using, done, is_stopping
         self._queue: queue.SimpleQueue[Attempted | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open = 0
+        #: Wakes the loop, while it takes them; and what waits for it, by pool.
+        self._wake_loop: Callable[[], None] | None = None
+        self._for_loop: dict[str, list[Attempted]] = {}
         #: Counted so that others see that the thread gets on.
         self.rounds = 0
 
     def put(self, attempted: Attempted) -> None:
         """Take an attempt; it is written soon."""
+        wake = None
         with self._lock:
             self._open += 1
-        self._queue.put(attempted)
+            if self._wake_loop is None:
+                self._queue.put(attempted)
+            else:
+                waiting = self._for_loop.setdefault(attempted.run.pool, [])
+                # Once for all that come before it looks.
+                wake = None if waiting else self._wake_loop
+                waiting.append(attempted)
+        if wake is not None:
+            wake()
+
+    # The loop's side --------------------------------------------------------------------------------------------
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Keep from now on what comes for the loop of this process.
+
+        Args:
+            wake: called when something has come.
+        """
+        with self._lock:
+            self._wake_loop = wake
+
+    def detach(self) -> None:
+        """Write everything here again: the loop does not lead any more."""
+        with self._lock:
+            self._wake_loop = None
+            left, self._for_loop = self._for_loop, {}
+            for attempted in left.values():
+                for one in attempted:
+                    self._queue.put(one)
+
+    def pools(self) -> list[str]:
+        """Return the pools for which something waits for the loop."""
+        return [pool for pool, waiting in list(self._for_loop.items()) if waiting]
+
+    def take(self, pool: str, most: int) -> list[Attempted]:
+        """Give the loop what waits, at most so much; it says of each whether it was ``written``, or to be written here."""
+        with self._lock:
+            waiting = self._for_loop.get(pool, [])
+            taken = waiting[:most]
+            del waiting[:most]
+        return taken
+
+    def written(self, runs: Sequence[Run]) -> None:
+        """Note that completions have been committed, or refused."""
+        if runs:
+            self.done(*runs)
+            with self._lock:
+                self._open -= len(runs)
+
+    def keep(self, attempted: Iterable[Attempted]) -> None:
+        """Take back what an iteration could not write: it is written here, each alone if need be."""
+        for one in attempted:
+            self._queue.put(one)
+
+    # Its own side -----------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -70,10 +131,7 @@ class Writer:
                     try:
                         self._write(batch)
                     finally:
-                        for one in batch:
-                            self.done(one.run)
-                        with self._lock:
-                            self._open -= len(batch)
+                        self.written([one.run for one in batch])
         finally:
             connections[self.using].close()
 

@@ -30,6 +30,8 @@ class Wish(NamedTuple):
 
 def cancel(it: Iteration) -> None:
     """Work off one page of pending cancelations."""
+    if not it.canceling:
+        return
     cursor = it.memory.cancelations
     rows = it.db.fetch(
         "SELECT id, segment, work_id FROM {PendingCancelation} WHERE pool = %s AND (segment, id) > (%s, %s) "

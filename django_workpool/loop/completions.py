@@ -1,5 +1,8 @@
 """Phase (a): take the attempts that have ended, free their slots, and send back what is to run again."""
 
+import uuid
+
+from ..settle import LockedWork, lock_works, settle_attempts, succeed
 from ..types import Follow, Lane, ResultKind
 from . import retries
 from .context import Ended, Iteration
@@ -9,38 +12,82 @@ BATCH = 500
 
 
 def retire(it: Iteration) -> None:
-    """Delete pending completions and their running rows; queue retries and returns; count the rest."""
-    cursor = it.memory.completions
-    rows = it.db.fetch(
-        "SELECT id, work_id, segment, kind, follow FROM {PendingCompletion} WHERE pool = %s AND (segment, id) > (%s, %s) "
-        f"ORDER BY segment, id LIMIT {BATCH}",
-        [it.pool, *cursor.start(it.depth)],
-    )
-    ended = [Ended(row[0], it.db.read_uuid(row[1]), *row[2:]) for row in rows]
-    if not ended:
-        return
-    it.again |= len(ended) == BATCH
+    """Delete pending completions and their running rows; queue retries and returns; count the rest.
+
+    The results of this process's own runs come without a pending completion: their works are settled here.
+    """
+    waiting = _read(it)
+    ended = waiting + _settle_results(it)
     stay = retries.send_back(it, [one for one in ended if one.follow != Follow.END])
     done = [one for one in ended if one.work_id not in stay]
     _delete(it, done)
     for one in done:
         _count(it, one)
-    passed = [one for one in ended if one.work_id in stay]
-    last = max(((one.segment, one.id) for one in done), default=None)
-    if last is not None and not passed:
-        it.advances.append((cursor, last))
+    if waiting and not stay:
+        it.advances.append((it.memory.completions, (waiting[-1].segment, waiting[-1].id)))
+
+
+def _read(it: Iteration) -> list[Ended]:
+    if not it.completing:
+        return []
+    rows = it.db.fetch(
+        "SELECT work_id, kind, follow, segment, id FROM {PendingCompletion} WHERE pool = %s AND (segment, id) > (%s, %s) "
+        f"ORDER BY segment, id LIMIT {BATCH}",
+        [it.pool, *it.memory.completions.start(it.depth)],
+    )
+    it.again |= len(rows) == BATCH
+    return [Ended(it.db.read_uuid(row[0]), *row[1:]) for row in rows]
+
+
+def _settle_results(it: Iteration) -> list[Ended]:
+    """Settle the works of this process's own results, as far as their runs still own them; leave the others to the writer.
+
+    Returns:
+        What is to be looked at further: all but those that have simply succeeded.
+    """
+    running, mine, others = it.memory.running, [], []
+    for one in it.results:
+        owner = running.get(one.run.work_id)
+        if owner is None or owner.token != one.run.token or owner.token in it.ended:
+            it.passed_over.append(one)
+        elif one.ends:
+            # Its running row is deleted below.
+            it.end(owner)
+            mine.append(one)
+        else:
+            others.append(one)
+    succeed(it.db, mine, it.now_ms)
+    it.succeeded = mine
+    it.report.completed += len(mine)
+    it.report.succeeded += len(mine)
+    works = _lock_uncompleted(it, [one.run.work_id for one in others])
+    # One at a time: the same run may have come twice.
+    last = {one.run.work_id: one for one in others if one.run.work_id in works}
+    it.passed_over += [one for one in others if last.get(one.run.work_id) is not one]
+    it.settled = settle_attempts(it.db, list(last.values()), works, it.now_ms)
+    return [Ended(one.run.work_id, verdict.kind, verdict.follow) for one, verdict in it.settled]
+
+
+def _lock_uncompleted(it: Iteration, ids: list[uuid.UUID]) -> dict[uuid.UUID, LockedWork]:
+    if not ids:
+        return {}
+    works = lock_works(it.db.using, ids, skip_locked=True)
+    among, param = it.db.among("work_id", ids)
+    completed = {it.db.read_uuid(row[0]) for row in it.db.fetch(f"SELECT work_id FROM {{PendingCompletion}} WHERE {among}", [param])}
+    return {work_id: work for work_id, work in works.items() if work_id not in completed}
 
 
 def _delete(it: Iteration, done: list[Ended]) -> None:
-    if not done:
-        return
-    among, param = it.db.among("id", [one.id for one in done])
-    it.db.execute(f"DELETE FROM {{PendingCompletion}} WHERE {among}", [param])
-    among, param = it.db.among("work_id", [one.work_id for one in done])
-    it.db.execute(f"DELETE FROM {{RunningWork}} WHERE {among}", [param])
+    rows = [one.id for one in done if one.id]
+    if rows:
+        among, param = it.db.among("id", rows)
+        it.db.execute(f"DELETE FROM {{PendingCompletion}} WHERE {among}", [param])
     for one in done:
         if one.work_id in it.memory.running:
-            it.ended[one.work_id] = it.memory.running[one.work_id]
+            it.end(it.memory.running[one.work_id])
+    if it.ended:
+        among, param = it.db.among("id", list(it.ended))
+        it.db.execute(f"DELETE FROM {{RunningWork}} WHERE {among}", [param])
 
 
 def _count(it: Iteration, one: Ended) -> None:

@@ -1,11 +1,14 @@
 """What the phases of one iteration share: the view it began with, and the changes that it has made so far."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .. import eventlog
 from ..database import Database
-from ..types import Lane, Run
+from ..settle import Verdict
+from ..types import Attempted, Lane, Run
 from .fleet import Fleet
 from .memory import Cursor, Depth, PoolMemory, Position, Report, Running
 
@@ -14,13 +17,13 @@ PAUSED_CALLBACKS = 10
 
 
 class Ended(NamedTuple):
-    """A pending completion."""
+    """An attempt that has ended: a pending completion, or (``id`` 0) a result that this iteration has settled itself."""
 
-    id: int
     work_id: uuid.UUID
-    segment: int
     kind: str
     follow: str
+    segment: int = 0
+    id: int = 0
 
 
 @dataclass(slots=True)
@@ -34,9 +37,21 @@ class Iteration:
     #: Set by the fence.
     now_ms: float = 0.0
     limit: int = 0
+    #: Whether pending completions wait, and pending cancelations.
+    completing: bool = False
+    canceling: bool = False
     #: Changes of the memory, made after the commit.
-    ended: dict[uuid.UUID, Running] = field(default_factory=dict)
+    #: By token.
+    ended: dict[int, Running] = field(default_factory=dict)
     started: list[Running] = field(default_factory=list)
+    #: How many of each lane these are: ended, and started.
+    freed: list[int] = field(default_factory=lambda: [0] * len(Lane))
+    taken: list[int] = field(default_factory=lambda: [0] * len(Lane))
+    #: Attempts that have ended in this process: those that this iteration ends, and what it leaves to others.
+    results: Sequence[Attempted] = ()
+    succeeded: list[Attempted] = field(default_factory=list)
+    settled: list[tuple[Attempted, Verdict]] = field(default_factory=list)
+    passed_over: list[Attempted] = field(default_factory=list)
     advances: list[tuple[Cursor, Position]] = field(default_factory=list)
     new_starts: dict[tuple[int, int], Cursor] = field(default_factory=dict)
     pages: dict[int, tuple[Position, bool] | None] = field(default_factory=dict)
@@ -71,7 +86,19 @@ class Iteration:
 
     def is_running(self, work_id: uuid.UUID) -> bool:
         """Return whether a work has a running row that this iteration has not ended."""
-        return work_id in self.memory.running and work_id not in self.ended
+        running = self.memory.running.get(work_id)
+        return running is not None and running.token not in self.ended
+
+    def end(self, one: Running) -> None:
+        """Note that a running row is deleted."""
+        if one.token not in self.ended:
+            self.ended[one.token] = one
+            self.freed[one.lane] += 1
+
+    def begin(self, one: Running) -> None:
+        """Note that a running row is inserted."""
+        self.started.append(one)
+        self.taken[one.lane] += 1
 
     def lane_limit(self, lane: Lane) -> int:
         """Return how many of a lane may run at once."""
@@ -79,10 +106,12 @@ class Iteration:
 
     def spare(self, lane: Lane) -> int:
         """Return how many more of a lane may be started."""
-        # Counts of rows, never a counter: it cannot drift.
-        ended = sum(1 for one in self.ended.values() if one.lane == lane)
-        begun = sum(1 for one in self.started if one.lane == lane)
-        return self.lane_limit(lane) - self.memory.count(lane) + ended - begun
+        # Counts of rows, never a counter that is kept: it cannot drift.
+        return self.lane_limit(lane) - self.memory.count(lane) + self.freed[lane] - self.taken[lane]
+
+    def tells(self, level: str) -> bool:
+        """Return whether events of a level are wanted: there is one for each work."""
+        return eventlog.is_wanted(level, self.pool)
 
     def emit(self, event: str, level: str, **fields: Any) -> None:
         """Emit an event after the commit."""

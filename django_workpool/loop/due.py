@@ -21,12 +21,12 @@ class Due(NamedTuple):
     name: str
     arguments: str
     attempts: int
-    on_complete: str
-    retry: str
+    has_callback: bool
+    retryable: bool
     canceled: bool
     held: bool
-    #: A cancelation of it, or a cancel_all that covers it, waits.
-    waived: bool
+    #: Whether any cancelation waits in the pool: then ``waived`` tells of which works.
+    canceling: bool
 
     @property
     def position(self) -> Position:
@@ -55,16 +55,29 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
 
 
 def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) -> list[Due]:
+    """Return the next due rows of a queue, at most ``limit``."""
     rows = it.db.fetch(
-        "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.canceled, "
-        "w.held_since IS NOT NULL, w.callback_of IS NULL AND (EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = s.work_id) OR "
-        "EXISTS (SELECT 1 FROM {PendingCancelation} c "
-        "WHERE c.pool = s.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)) "
+        "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
+        "w.canceled, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
         "FROM {PendingStart} s LEFT JOIN {Work} w ON w.id = s.work_id WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
-        f"AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT {limit}",
-        [it.pool, lane, priority, *after, it.now],
+        "AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
+        [it.pool, it.pool, lane, priority, *after, it.now, limit],
     )
-    return [Due(row[0], row[1], it.db.read_uuid(row[2]), *row[3:]) for row in rows]
+    return [Due._make(row) for row in it.db.with_uuids(rows, 2)]
+
+
+def waived(it: Iteration, rows: list[Due]) -> set[uuid.UUID]:
+    """Return the works that a cancelation, or a cancel_all that covers them, waits for. Callback work is never canceled."""
+    if not rows or not rows[0].canceling:
+        return set()
+    among, param = it.db.among("w.id", [row.work_id for row in rows])
+    found = it.db.fetch(
+        f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND "
+        "(EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) OR EXISTS (SELECT 1 FROM {PendingCancelation} c "
+        "WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created))",
+        [param],
+    )
+    return {it.db.read_uuid(work_id) for (work_id,) in found}
 
 
 def has_due(it: Iteration) -> bool:

@@ -7,39 +7,34 @@ rewrite would make the next one slower.
 
 import uuid
 
-from django.db.models import FloatField, OuterRef, Subquery
-from django.db.models.expressions import RawSQL
-
-from ..database.base import lock_rows
 from ..exceptions import StaleGeneration
-from ..models import Globals, InternalState, Lead
 from .context import Iteration
 
 
 def enter(it: Iteration, owner: uuid.UUID) -> None:
-    """Lock the pool's row, check owner and generation, read the limit and the time; load the running set if it is stale.
+    """Lock the pool's row, check owner and generation, read the limit, the time, and which queues hold something.
+
+    Loads the running set if it is stale.
 
     Raises:
         StaleGeneration: another process has taken the lead.
         OperationalError: the row is locked by somebody else.
     """
-    limit = Globals.objects.filter(pool=OuterRef("pool")).values("max_parallelism")
-    row = (
-        lock_rows(InternalState, it.db.using, nowait=True)
-        .filter(pool=it.pool)
-        .annotate(
-            limit=Subquery(limit),
-            owner=Subquery(Lead.objects.values("owner")[:1]),
-            now_ms=RawSQL(f"({it.db.clock_ms_sql})", [], output_field=FloatField()),  # noqa: S611 - a constant
-        )
-        .values_list("generation", "owner", "limit", "now_ms")
-        .first()
+    memory = it.memory
+    rows = it.db.fetch(
+        "SELECT i.generation, (SELECT owner FROM {Lead} LIMIT 1), (SELECT g.max_parallelism FROM {Globals} g WHERE g.pool = i.pool), "
+        f"{it.db.clock_ms_sql}, "
+        "EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool AND (c.segment, c.id) > (%s, %s)), "
+        "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool AND (c.segment, c.id) > (%s, %s)) "
+        f"FROM {{InternalState}} i WHERE i.pool = %s {it.db.for_update(nowait=True)}",
+        [*memory.completions.start(it.depth), *memory.cancelations.start(it.depth), it.pool],
     )
-    if row is None or row[0] != it.memory.generation or row[1] != owner:
-        raise StaleGeneration(f"pool {it.pool}: generation {it.memory.generation} of {owner} is over")
-    it.limit, it.now_ms = row[2] or 0, float(row[3])
-    if it.memory.is_stale():
-        before = list(it.memory.running.values())
-        it.memory.load(it.db)
+    generation, leader, limit, now_ms, it.completing, it.canceling = rows[0] if rows else (None, None, 0, 0.0, False, False)
+    if generation != memory.generation or leader is None or it.db.read_uuid(leader) != owner:
+        raise StaleGeneration(f"pool {it.pool}: generation {memory.generation} of {owner} is over")
+    it.limit, it.now_ms = limit or 0, float(now_ms)
+    if memory.is_stale():
+        before = list(memory.running.values())
+        memory.load(it.db)
         # A new leader must not overfill the workers in its first iteration.
-        it.fleet.swap(before, it.memory.running.values())
+        it.fleet.swap(before, memory.running.values())

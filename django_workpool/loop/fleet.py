@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heapify, heappop, heapreplace
 
 from .. import serialization
 from ..models import FunctionSet, Worker
@@ -65,6 +66,8 @@ class Fleet:
     dead: set[int] = field(default_factory=set)
     refreshed: float = float("-inf")
     _sets: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Which room a function takes in a worker, as long as the workers stay the same.
+    _places: dict[tuple[int, int, str], tuple[int, Room]] = field(default_factory=dict)
 
     def refresh(self, using: str, *, now: bool = False) -> bool:
         """Read the workers' rows, if they were not read just now; return whether one has come, gone or changed."""
@@ -75,6 +78,7 @@ class Fleet:
         for digest, functions in FunctionSet.objects.using(using).filter(digest__in=unknown).values_list("digest", "functions"):
             self._sets[digest] = serialization.decode(functions)
         old, self.workers = self.workers, {row.id: self._info(row) for row in rows}
+        self._places.clear()
         self.dead &= set(self.workers)
         self.refreshed = time.monotonic()
         return old != self.workers
@@ -105,6 +109,11 @@ class Fleet:
         """Return whether nothing that this worker runs will ever be completed: it was seen dead, has left, or has no row any more."""
         return worker_id in self.dead or worker_id not in self.workers or self.has_left(worker_id)
 
+    @property
+    def any_lost(self) -> bool:
+        """Return whether anything runs on such a worker."""
+        return any(self.is_lost(worker_id) for worker_id, _ in self.load)
+
     def has_left(self, worker_id: int) -> bool:
         """Return whether a worker has ended in order: what is still assigned to it was never begun."""
         return worker_id in self.workers and self.workers[worker_id].left
@@ -119,18 +128,32 @@ class Fleet:
 
     def swap(self, before: Iterable[Running], now: Iterable[Running]) -> None:
         """Replace running rows that were counted by others."""
-        self.load.subtract(self.place(one) for one in before)
-        self.load.update(self.place(one) for one in now)
+        self.load.update(map(self.place, now))
+        self.load -= Counter(map(self.place, before))
 
     def place(self, one: Running) -> tuple[int, Room]:
         """Return which room of which worker a running work takes."""
-        worker = self.workers.get(one.worker_id)
-        room = worker.room_for(one.lane, one.func_path) if worker else Room.THREAD
-        return one.worker_id, room
+        key = one.worker_id, one.lane, one.func_path
+        place = self._places.get(key)
+        if place is None:
+            worker = self.workers.get(one.worker_id)
+            place = self._places[key] = one.worker_id, worker.room_for(one.lane, one.func_path) if worker else Room.THREAD
+        return place
 
-    def add(self, one: Running, by: int = 1) -> None:
-        """Note a start (or an end, ``by`` −1)."""
-        self.load[self.place(one)] += by
+
+@dataclass(slots=True)
+class _Slot:
+    """One room of one worker, as it fills during an iteration."""
+
+    worker_id: int
+    free: int
+    capacity: int
+    #: The leader's own worker wins ties, as its works need no message.
+    own: bool
+
+    def entry(self) -> tuple[float, bool, int, int, "_Slot"]:
+        """Return itself as a heap orders it: the least loaded first."""
+        return -self.free / self.capacity, not self.own, -self.worker_id, self.free, self
 
 
 class Placement:
@@ -139,35 +162,52 @@ class Placement:
     def __init__(self, fleet: Fleet, pool: str, ended: Iterable[Running] = ()) -> None:
         self.fleet = fleet
         self.workers = fleet.serving(pool)
-        self.taken: Counter[tuple[int, Room]] = Counter()
-        self.taken.subtract(fleet.place(one) for one in ended)
+        freed = Counter(map(fleet.place, ended))
+        self._slots = {
+            (worker.id, room): _Slot(
+                worker.id, capacity - fleet.load[worker.id, room] + freed[worker.id, room], capacity, worker.id == fleet.own
+            )
+            for worker in self.workers
+            for room, capacity in worker.capacity.items()
+        }
+        #: For each function the rooms that take it, as a heap, whose entries may be older than their room: others take of it, too.
+        self._heaps: dict[tuple[int, str], list[tuple[float, bool, int, int, _Slot]]] = {}
+        self._known: dict[str, bool] = {}
 
     def known(self, path: str) -> bool:
         """Return whether any live worker of the pool knows the function."""
-        return any(path in worker.functions for worker in self.workers)
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = any(path in worker.functions for worker in self.workers)
+        return known
 
     def free(self, worker: WorkerInfo, room: Room) -> int:
         """Return how many more of a kind a worker takes."""
-        return worker.capacity[room] - self.fleet.load[worker.id, room] - self.taken[worker.id, room]
+        return self._slots[worker.id, room].free
 
     def has_room(self, lane: Lane) -> bool:
         """Return whether any worker has room for anything of the lane."""
         rooms = (Room.CALLBACK,) if lane is Lane.CALLBACK else (Room.THREAD, Room.COROUTINE)
         return any(self.free(worker, room) > 0 for worker in self.workers for room in rooms)
 
+    def free_threads(self, lane: Lane) -> int:
+        """Return how many more of a lane the workers' threads take: most functions need one."""
+        room = Room.CALLBACK if lane is Lane.CALLBACK else Room.THREAD
+        return sum(max(0, self.free(worker, room)) for worker in self.workers)
+
     def take(self, lane: int, path: str) -> int | None:
         """Take a place for a function with the least loaded worker that knows it; None if none of them has room."""
-        best: tuple[float, bool, int] | None = None
-        for worker in self.workers:
-            if path not in worker.functions:
+        heap = self._heaps.get((lane, path))
+        if heap is None:
+            rooms = [self._slots[worker.id, worker.room_for(lane, path)] for worker in self.workers if path in worker.functions]
+            heap = self._heaps[lane, path] = [slot.entry() for slot in rooms if slot.free > 0]
+            heapify(heap)
+        while heap:
+            *_, free, slot = heap[0]
+            if slot.free != free:
+                heapreplace(heap, slot.entry()) if slot.free else heappop(heap)
                 continue
-            room = worker.room_for(lane, path)
-            free = self.free(worker, room)
-            if free > 0:
-                rank = (free / worker.capacity[room], worker.id == self.fleet.own, worker.id)
-                best = rank if best is None else max(best, rank)
-        if best is None:
-            return None
-        worker = next(one for one in self.workers if one.id == best[2])
-        self.taken[worker.id, worker.room_for(lane, path)] += 1
-        return worker.id
+            slot.free -= 1
+            heapreplace(heap, slot.entry()) if slot.free else heappop(heap)
+            return slot.worker_id
+        return None

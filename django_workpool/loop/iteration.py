@@ -5,15 +5,19 @@ read again from the rows.
 """
 
 import uuid
+from collections.abc import Sequence
 
 from ..database import database
+from ..types import Attempted
 from . import cancelations, completions, fence, recovery, starts, state
 from .context import Iteration
 from .fleet import Fleet
 from .memory import PoolMemory
 
 
-def run_iteration(using: str, memory: PoolMemory, fleet: Fleet, owner: uuid.UUID, *, yields: bool = False) -> Iteration:
+def run_iteration(
+    using: str, memory: PoolMemory, fleet: Fleet, owner: uuid.UUID, *, results: Sequence[Attempted] = (), yields: bool = False
+) -> Iteration:
     """Work off a pool's queues once.
 
     Args:
@@ -21,13 +25,14 @@ def run_iteration(using: str, memory: PoolMemory, fleet: Fleet, owner: uuid.UUID
         memory: The pool's memory; changed after the commit.
         fleet: The workers; their load is changed after the commit.
         owner: Who leads, so we think: the fence checks it.
+        results: Attempts of the pool that have ended in this process.
         yields: Whether other pools have waited longer for the room that this one's completions free.
 
     Raises:
         StaleGeneration: somebody else leads. Nothing has been written.
         OperationalError: the fence's row is locked, or the database is away. Nothing has been written.
     """
-    it = Iteration(db=database(using), memory=memory, fleet=fleet, depth=memory.depth(), yields=yields)
+    it = Iteration(db=database(using), memory=memory, fleet=fleet, depth=memory.depth(), results=results, yields=yields)
     with it.db.write():
         fence.enter(it, owner)
         completions.retire(it)
@@ -42,13 +47,10 @@ def run_iteration(using: str, memory: PoolMemory, fleet: Fleet, owner: uuid.UUID
 def _remember(it: Iteration) -> None:
     """Take over what has been committed into the memory."""
     memory = it.memory
-    for work_id, one in it.ended.items():
-        if memory.running.pop(work_id, None) is not None:
-            it.fleet.add(one, -1)
+    it.fleet.swap([one for one in it.ended.values() if memory.end(one)], it.started)
     for one in it.started:
-        memory.running[one.work_id] = one
-        it.fleet.add(one)
-    memory.orphans = [one for one in memory.orphans if one.work_id not in it.ended]
+        memory.begin(one)
+    memory.orphans = [one for one in memory.orphans if one.token not in it.ended]
     memory.starts |= it.new_starts
     for cursor, position in it.advances:
         cursor.advance(position)

@@ -8,6 +8,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from ..database import Database
 from ..models import RunningWork
@@ -52,8 +53,7 @@ class Cursor:
         self.position = max(self.position, position)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(NamedTuple):
     """A running row."""
 
     token: int
@@ -87,6 +87,8 @@ class PoolMemory:
     pool: str
     generation: int
     running: dict[uuid.UUID, Running] = field(default_factory=dict)
+    #: The tokens of those that are callback work.
+    callbacks: set[int] = field(default_factory=set)
     #: Running rows without a work and without a completion.
     orphans: list[Running] = field(default_factory=list)
     #: A cursor for each (lane, priority), and those that lately had something due.
@@ -143,7 +145,18 @@ class PoolMemory:
 
     def count(self, lane: Lane) -> int:
         """Return how many of a lane run."""
-        return sum(1 for one in self.running.values() if one.lane == lane)
+        return len(self.callbacks) if lane is Lane.CALLBACK else len(self.running) - len(self.callbacks)
+
+    def begin(self, one: Running) -> None:
+        """Take over a running row that has been committed."""
+        self.running[one.work_id] = one
+        if one.lane == Lane.CALLBACK:
+            self.callbacks.add(one.token)
+
+    def end(self, one: Running) -> bool:
+        """Take over that it is gone; return whether it was there."""
+        self.callbacks.discard(one.token)
+        return self.running.pop(one.work_id, None) is not None
 
     def is_stale(self) -> bool:
         """Return whether the running set is to be read again."""
@@ -170,5 +183,6 @@ class PoolMemory:
             )
             for token, work_id, lane, worker_id, started in stored
         }
+        self.callbacks = {one.token for one in self.running.values() if one.lane == Lane.CALLBACK}
         self.orphans = [one for one in self.running.values() if not one.func_path and one.work_id not in completing]
         self.loaded = time.monotonic()

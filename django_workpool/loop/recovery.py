@@ -20,6 +20,8 @@ WORKER_LOST = "django_workpool.WorkerLost"
 def recover(it: Iteration) -> None:
     """Recover one batch of the running work whose worker is lost, and drop running rows that belong to nothing."""
     _drop(it, it.memory.orphans)
+    if not it.fleet.any_lost:
+        return
     lost = [one for one in it.memory.running.values() if it.is_running(one.work_id) and it.fleet.is_lost(one.worker_id)]
     if not lost:
         return
@@ -79,4 +81,5 @@ def _drop(it: Iteration, gone: list[Running]) -> None:
     if gone:
         among, param = it.db.among("id", [one.token for one in gone])
         it.db.execute(f"DELETE FROM {{RunningWork}} WHERE {among}", [param])
-        it.ended |= {one.work_id: one for one in gone}
+        for one in gone:
+            it.end(one)

@@ -6,7 +6,7 @@ from . import due, holds
 from .context import Iteration
 from .due import Due
 from .fleet import Placement
-from .memory import Cursor, Running
+from .memory import Cursor, Depth, Running
 
 #: Works started in one iteration.
 BATCH = 256
@@ -42,15 +42,17 @@ def _start_queue(it: Iteration, lane: Lane, priority: int, placement: Placement,
     if cursor is None:
         cursor = it.new_starts[lane, priority] = Cursor()
     position, begun, passed, least = cursor.start(it.depth), 0, 0, 0
+    # One more than there are threads for tells whether what comes next needs none.
+    step = placement.free_threads(lane) + 1 if placement.workers else BATCH
     while begun < most:
         if it.looked >= LOOK_MAX:
             it.again = True
             break
-        rows = due.read(it, lane, priority, position, min(max(most - begun + passed, least), BATCH))
+        rows = due.read(it, lane, priority, position, min(max(most - begun + passed, least), step, BATCH))
         if not rows:
             break
         # What could not be started may go on for long: larger steps from now on.
-        it.looked, least = it.looked + len(rows), STEP
+        it.looked, least, step = it.looked + len(rows), STEP, BATCH
         started, left = _start_rows(it, lane, rows, placement, most - begun)
         begun += started
         if passed == 0:
@@ -61,7 +63,9 @@ def _start_queue(it: Iteration, lane: Lane, priority: int, placement: Placement,
                 it.advances.append((cursor, max(done)))
         passed += len(left)
         position = rows[-1].position
-        if passed > PASSED_MAX or (left and not placement.has_room(lane)):
+        # Coroutines behind works that wait for a thread are looked for now and then, not each time.
+        over = not placement.has_room(lane) or (it.depth is Depth.EXACT and not placement.free_threads(lane))
+        if passed > PASSED_MAX or (left and over):
             break
     return begun
 
@@ -70,12 +74,13 @@ def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement
     """Start what can be; return how many, and the ids of the rows that stay as they are."""
     chosen: list[tuple[Due, int]] = []
     drop, over, unknown, left = [], [], [], set()
+    waived = due.waived(it, rows)
     for row in rows:
         if row.fn_type is None or it.is_running(row.work_id):
             drop.append(row)
         elif row.canceled:
             over.append(row)
-        elif row.waived:
+        elif waived and row.work_id in waived:
             # The cancelation that waits will delete it.
             continue
         elif placement.workers and not placement.known(row.func_path):
@@ -88,43 +93,38 @@ def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement
             it.starved |= lane is Lane.WORK
             left.add(row.id)
     left |= holds.end_canceled(it, over) | holds.hold(it, unknown)
-    holds.delete_starts(it, drop + [row for row, _ in chosen])
-    _insert(it, lane, chosen)
+    holds.delete_starts(it, drop)
+    _begin(it, lane, chosen)
     return len(chosen), left
 
 
-def _insert(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
+def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
     if not chosen:
         return
     held = [row.work_id for row, _ in chosen if row.held]
     if held:
         Work.objects.using(it.db.using).filter(id__in=held).update(held_since=None)
-    now = it.db.moment(it.now_ms)
-    tokens = it.db.insert_running([(row.work_id, it.pool, lane, worker_id, row.segment, now) for row, worker_id in chosen])
+    tokens = it.db.begin_runs([row.id for row, _ in chosen], [worker_id for _, worker_id in chosen], it.now_ms)
+    started, kinds = it.db.moment(it.now_ms), {kind.value: kind for kind in FnType}
     for row, worker_id in chosen:
-        token = tokens[row.work_id]
-        running = Running(token=token, work_id=row.work_id, lane=lane, worker_id=worker_id, func_path=row.func_path, started_ms=it.now_ms)
-        it.started.append(running)
+        token = tokens[row.id]
+        it.begin(Running(token, row.work_id, lane, worker_id, row.func_path, it.now_ms))
         it.runs.setdefault(worker_id, []).append(
             Run(
-                token=token,
-                work_id=row.work_id,
-                pool=it.pool,
-                fn_type=FnType(row.fn_type or ""),
-                func_path=row.func_path,
-                name=row.name,
-                arguments=row.arguments,
-                attempts=row.attempts,
-                has_callback=row.on_complete != "",
-                retryable=row.retry != "",
-                started=now,
+                token,
+                row.work_id,
+                it.pool,
+                kinds[row.fn_type or ""],
+                row.func_path,
+                row.name,
+                row.arguments,
+                row.attempts,
+                bool(row.has_callback),
+                bool(row.retryable),
+                started,
             )
         )
-        it.emit(
-            "started",
-            "INFO",
-            work_id=row.work_id,
-            name=row.name,
-            attempt=row.attempts + 1,
-            lag_ms=max(0, round(it.now_ms - row.segment * 100)),
-        )
+    if it.tells("INFO"):
+        for row, _ in chosen:
+            lag_ms = max(0, round(it.now_ms - row.segment * 100))
+            it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=lag_ms)

@@ -18,7 +18,7 @@ SAVE_EVERY = 1.0
 def keep(it: Iteration) -> None:
     """Emit the report if it is due, and write the state if it has changed and was not written within the last second."""
     memory = it.memory
-    changed = memory.dirty or it.advances or any(asdict(it.report).values())
+    changed = memory.dirty or it.advances or it.report != Report()
     total = Report(**asdict(memory.report))
     total.add(it.report)
     if memory.report_ms is None:

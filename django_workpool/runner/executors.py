@@ -69,6 +69,11 @@ class Executors:
         """Whether nothing runs and nothing waits."""
         return all(executor.idle for executor in self.all)
 
+    @property
+    def has_backlog(self) -> bool:
+        """Whether as much waits as runs: then nothing is idle soon."""
+        return self.local.waiting > self.local.size
+
     def active(self) -> list[Run]:
         """Return what runs now."""
         return [run for executor in self.all for run, _ in executor.active().values()]
@@ -89,7 +94,7 @@ class Executors:
     def _place(self, run: Run) -> Executor:
         if run.fn_type is FnType.CALLBACK:
             return self.side
-        if functions.known().get(run.func_path, "").endswith(":async"):
+        if functions.is_async(run.func_path):
             return self.coroutines
         return self.foreign if self.foreign and run.fn_type is FnType.ACTION else self.local
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .. import eventlog
-from ..complete import Attempted
 from ..execution.assignments import Assignments
 from ..execution.run import Performer
 from ..execution.writer import Writer
 from ..failures import describe
-from ..types import Failure, FnType, Outcome, Run
+from ..types import Attempted, Failure, FnType, Outcome, Run
 from .executors import Executors
 
 if TYPE_CHECKING:

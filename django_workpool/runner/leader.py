@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, OperationalError, connections
 
@@ -16,18 +16,19 @@ from ..execution import workers
 from ..failures import first_line
 from ..health.watchdog import Watchdog
 from ..loop import poll, state, status
-from ..loop.context import Iteration
 from ..loop.fleet import Fleet
-from ..loop.iteration import run_iteration
 from ..loop.memory import PoolMemory
 from ..models import Globals, InternalState
 from ..segments import segment_ms
-from ..types import Run
 from . import troubles
 from .ear import Ear
 from .lead import Leadership
 from .pruner import Pruner
 from .troubles import Troubles
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from .intake import Intake
 
 logger = logging.getLogger("django_workpool.loop")
 
@@ -35,6 +36,8 @@ logger = logging.getLogger("django_workpool.loop")
 POLL_EVERY = 0.9
 #: Seconds of a long iteration.
 LONG = 0.02
+#: Seconds between two iterations while the threads of this process have enough to do: then more is done in each.
+LINGER = 0.005
 #: Seconds between two attempts to take the lead.
 STANDBY_EVERY = 1.0
 
@@ -45,11 +48,12 @@ class Leader:
     Args:
         using: The database.
         owner: The process.
-        submit: Takes the runs assigned to this process.
+        intake: Takes the runs assigned to this process, and keeps its results.
     """
 
-    def __init__(self, using: str, owner: uuid.UUID, submit: Callable[[Sequence[Run]], None]) -> None:
-        self.using, self.owner, self.submit = using, owner, submit
+    def __init__(self, using: str, owner: uuid.UUID, intake: "Intake") -> None:
+        self.using, self.owner, self.intake = using, owner, intake
+        self.results = intake.writer
         self.db = database(using)
         self.lead = Leadership(using, owner)
         self.fleet = Fleet()
@@ -60,9 +64,12 @@ class Leader:
         self.others = False
         self._memories: dict[str, PoolMemory] = {}
         self._next: dict[str, float] = {}
+        #: When each pool was iterated last.
+        self._iterated: dict[str, float] = {}
         self._polled = float("-inf")
         self._pruner = Pruner(using)
         self._ear = Ear()
+        self._turns = Turns(using, owner, self.fleet, intake)
         self.watchdog = Watchdog(using)
         self._troubles = Troubles()
 
@@ -71,7 +78,7 @@ class Leader:
     def hear(self, hint: Hint) -> bool:
         """Take a hint; return whether it has reached the leader."""
         self._ear.hear(hint)
-        return self.lead.held and hint.kind in ("pool", "late")
+        return self.lead.held and hint.kind in ("pool", "ended", "late")
 
     def wake(self) -> None:
         """Let the thread look at its flags."""
@@ -86,6 +93,7 @@ class Leader:
             while not stop.is_set():
                 self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead)
                 if self.hand_over_asked.is_set() and self.others:
+                    self.results.detach()
                     self.lead.hand_over()
                     self._ear.wait(STANDBY_EVERY)
                 elif not self.lead.held and not self._take_lead():
@@ -98,6 +106,7 @@ class Leader:
             self.lead.step_down()
             raise
         finally:
+            self.results.detach()
             connections[self.using].close()
 
     def _stand_by(self) -> None:
@@ -124,6 +133,7 @@ class Leader:
         self._next.clear()
         self.fleet.refresh(self.using, now=True)
         self._adopt_pools()
+        self.results.attach(self._ear.wake)
         return True
 
     def _adopt_pools(self) -> None:
@@ -141,6 +151,8 @@ class Leader:
                 self._lose("the lease was lost")
                 return
             self._look_around()
+            for pool in self.results.pools():
+                self._look_soon(pool)
             for pool in self._due_pools():
                 self._iterate_guarded(pool)
                 if not self.lead.held or self.lead.next_renewal <= time.monotonic():
@@ -184,20 +196,29 @@ class Leader:
 
     def _lose(self, reason: str) -> None:
         self.lead.step_down()
+        self.results.detach()
         self._memories.clear()
         self._next.clear()
         eventlog.log("lead_lost", "WARN", "*", term=self.lead.term, owner=self.owner, reason=reason)
 
     def _take_hints(self, hints: set[Hint]) -> None:
         for hint in hints:
-            if hint.kind in ("pool", "late") and hint.name in self._memories:
+            if hint.kind == "ended" and hint.name in self._memories:
+                self._look_soon(hint.name)
+            elif hint.kind in ("pool", "late") and hint.name in self._memories:
                 self._next[hint.name] = 0.0
                 if hint.kind == "late":
                     self._memories[hint.name].rewind()
-            elif hint.kind in ("pool", "changed"):
+            elif hint.kind in ("pool", "ended", "changed"):
                 self._polled = float("-inf")
             elif hint.kind == "lead":
                 self.fleet.refreshed = float("-inf")
+
+    def _look_soon(self, pool: str) -> None:
+        """Iterate for what has ended here: at once, or a moment after the last time while enough waits for the threads of this process."""
+        if pool in self._next:
+            at = self._iterated.get(pool, 0.0) + LINGER if self.intake.executors.has_backlog else 0.0
+            self._next[pool] = min(self._next[pool], at)
 
     # What the leader sees to between iterations -----------------------------------------------------------------
 
@@ -256,10 +277,9 @@ class Leader:
         stale = memory.is_stale()
         waiting = [one for one in self._memories.values() if one.starving_since is not None and one is not memory]
         began = time.monotonic()
-        it = run_iteration(self.using, memory, self.fleet, self.owner, yields=bool(waiting))
+        it = self._turns.take(memory, yields=bool(waiting))
         if stale:
             self._recount()
-        self._act(it)
         if it.started or not it.starved:
             # Whoever has got something waits anew.
             memory.starving_since = None
@@ -267,6 +287,7 @@ class Leader:
             memory.starving_since = time.monotonic()
         if it.ended:
             self._next |= {one.pool: 0.0 for one in waiting}
+        self._iterated[pool] = time.monotonic()
         again = status.settle(self.db, memory, status.wanted(it)) or it.again
         if again:
             took = time.monotonic() - began
@@ -274,17 +295,3 @@ class Leader:
         else:
             due = float("inf") if it.next_segment is None else segment_ms(it.next_segment) - self.db.clock_ms()
             self._next[pool] = min(memory.next_look(it.depth), time.monotonic() + max(0.0, due) / 1000)
-
-    def _act(self, it: Iteration) -> None:
-        """Hand the started works to their workers, after the commit. What is lost here is read again from the running rows."""
-        others = [str(worker) for worker in it.runs if worker != self.fleet.own]
-        own = it.runs.get(self.fleet.own or 0, [])
-        if own:
-            try:
-                self.submit(own)
-            except Exception:
-                logger.exception("handing over %s failed; tried again soon", ", ".join(str(run.work_id) for run in own))
-        if others:
-            self.db.notify([Hint("worker", ",".join(others))])
-        for event, level, fields in it.events:
-            eventlog.log(event, level, it.pool, **fields)

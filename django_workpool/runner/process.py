@@ -60,6 +60,8 @@ class Options:
     grace: float
     #: Child processes that run the functions instead of threads; 0 for none.
     processes: int = 0
+    #: Works that wait here for a free thread or child, so that short functions need not wait for the loop.
+    prefetch: int = 0
     #: Works after which a child is replaced; 0 for never.
     recycle: int = 0
     #: Makes the executor to which actions are handed over.
@@ -69,8 +71,8 @@ class Options:
 
     @property
     def capacity(self) -> int:
-        """Functions that run at once, coroutines and callbacks not counted."""
-        return self.processes or self.threads
+        """Works assigned to this process at once, coroutines and callbacks not counted."""
+        return (self.processes or self.threads) + self.prefetch
 
 
 class Process:
@@ -135,7 +137,7 @@ class Process:
     def _start(self) -> None:
         self._patiently(lambda: pools.apply_settings(self.using))
         functions.load_tasks()
-        self.leader = Leader(self.using, self.id, self.intake.submit)
+        self.leader = Leader(self.using, self.id, self.intake)
         worker_id = self._patiently(self._register)
         intake = self.intake
         self.watcher = Watcher(self.using, self.leader, intake.submit, intake.assignments.begin_fetch, self._register, worker_id)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django_workpool.complete import Attempted
 from django_workpool.database import Hint
 from django_workpool.execution import workers
 from django_workpool.loop import status
@@ -15,7 +14,7 @@ from django_workpool.runner import drain
 from django_workpool.runner.leader import Leader
 from django_workpool.runner.process import Options, Process
 from django_workpool.runner.watcher import Watcher
-from django_workpool.types import LoopState
+from django_workpool.types import Attempted, LoopState
 
 from .clock import clock, dice
 from .crashes import LOST, Violation
@@ -52,7 +51,7 @@ class Main:
         write: Any = self._write
         intake.writer.put, self._put = write, intake.writer.put  # type: ignore[method-assign]
         self.intake = intake
-        self.leader = process.leader = Leader(USING, process.id, intake.submit)
+        self.leader = process.leader = Leader(USING, process.id, intake)
         ear: Any = Ear(self)
         self.leader._ear = ear
         self._trouble = self.leader._trouble

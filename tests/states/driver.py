@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 from django.db.models import F
 
-from django_workpool.complete import Attempted, Completed, complete_many, complete_one
+from django_workpool.complete import Completed, complete_many, complete_one
 from django_workpool.database import database
+from django_workpool.exceptions import StaleRun
 from django_workpool.execution import workers
 from django_workpool.execution.run import Performer
 from django_workpool.loop import state
@@ -18,7 +19,7 @@ from django_workpool.loop.fleet import Fleet
 from django_workpool.loop.iteration import run_iteration
 from django_workpool.loop.memory import Depth, PoolMemory
 from django_workpool.models import Globals, InternalState, Lead, Worker
-from django_workpool.types import Failure, Outcome, Run
+from django_workpool.types import Attempted, Failure, Outcome, Run
 
 from .rows import POOL, USING
 
@@ -42,6 +43,8 @@ class Loop:
         self.db = database(USING)
         self.threads = threads
         self.fleet = Fleet()
+        #: Results that the next iteration settles itself, as those of its own process; and what the last one has said of them.
+        self.results: list[Attempted] = []
         self.configure(limit)
         self.take_over()
         self.worker = self.add_worker()
@@ -82,14 +85,17 @@ class Loop:
         stale = self.memory.is_stale()
         try:
             with patch.object(state, "keep", side_effect=Broken) if fail else nullcontext():
-                it = run_iteration(USING, self.memory, self.fleet, self.owner)
-        except Broken:
-            # As the runner does: the memory may no longer fit the rows.
+                it = run_iteration(USING, self.memory, self.fleet, self.owner, results=self.results)
+        except (Broken, StaleRun):
+            # As the runner does: the memory may no longer fit the rows, and the results are the writer's.
             self.memory.loaded = float("-inf")
             raise
         finally:
             if limit is not None:
                 self.configure(before)
+        left = [*it.succeeded, *(one for one, _ in it.settled), *it.passed_over]
+        assert sorted(one.run.token for one in left) == sorted(one.run.token for one in self.results)
+        self.results = []
         assert it.depth is depth
         if stale:
             self.fleet.recount(self.memory.running.values())
@@ -153,6 +159,10 @@ class Bare:
     @contextmanager
     def function(self, label: str) -> "Iterator[Bare]":
         yield self
+
+    def begin(self, label: str) -> None: ...
+
+    def end(self) -> None: ...
 
     def call(self, func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         return func(*args, **(kwargs or {}))

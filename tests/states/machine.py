@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from django_workpool import Workpool, call
-from django_workpool.exceptions import StaleGeneration
+from django_workpool.complete import complete_many
+from django_workpool.exceptions import StaleGeneration, StaleRun
 from django_workpool.execution import workers
 from django_workpool.loop.context import PAUSED_CALLBACKS, Iteration
 from django_workpool.loop.fleet import Placement
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, Globals, PendingStart, RunningWork, RunStatus, Work, Worker
-from django_workpool.types import Lane, Outcome, Run
+from django_workpool.types import Attempted, Lane, Outcome, Run
 from tests.works.models import Event
 
 from . import functions
@@ -111,11 +112,30 @@ class PoolMachine(RuleBasedStateMachine):
 
     # What workers do --------------------------------------------------------------------------------------------
 
-    @rule(index=indices, outcome=st.sampled_from(sorted(OUTCOMES)), alone=st.booleans())
-    def complete(self, index: int, outcome: str, alone: bool) -> None:
+    @rule(index=indices, outcome=st.sampled_from(sorted(OUTCOMES)), where=st.sampled_from(["batch", "alone", "loop", "loop"]))
+    def complete(self, index: int, outcome: str, where: str) -> None:
         """Any run that ever was, whether it still owns its work, has been completed, or its worker was seen dead."""
         if self.seen.runs:
-            self.bring_home(self.seen.runs[-1 - index % len(self.seen.runs)], OUTCOMES[outcome], alone)
+            given = self.seen.runs[-1 - index % len(self.seen.runs)]
+            if where == "loop" and given.run.fn_type != "callback" and not given.run.has_callback:
+                self.settle_in_loop(given, OUTCOMES[outcome])
+            else:
+                self.bring_home(given, OUTCOMES[outcome], where == "alone")
+
+    def settle_in_loop(self, given: Given, outcome: Outcome) -> None:
+        """Let the next iteration settle a result, as that of a run in the leader's process; what it leaves, the writer refuses."""
+        owned = given in self.owning()
+        self.loop.results = left = [Attempted(given.run, outcome, "here")]
+        try:
+            it = self.step(Depth.EXACT)
+        except StaleRun:
+            self.loop.results = []
+            assert not owned
+        else:
+            assert bool(it.succeeded or it.settled) is owned
+            left = it.passed_over
+        assert complete_many(USING, left) == []
+        given.completed = True
 
     @rule(indices=st.lists(indices, min_size=1, max_size=4, unique=True), outcome=st.sampled_from(sorted(OUTCOMES)))
     def complete_some(self, indices: list[int], outcome: str) -> None:

@@ -52,6 +52,13 @@ class Command(BaseCommand):
             help="Run functions in this many child processes instead, one at a time in each (default: none).",
         )
         parser.add_argument(
+            "--prefetch",
+            type=_count,
+            default=0,
+            metavar="N",
+            help="Works that wait in this process beyond those that run: for many short functions (default: none).",
+        )
+        parser.add_argument(
             "--recycle", type=_count, default=0, metavar="N", help="Replace a child process after this many works (default: never)."
         )
         parser.add_argument(
@@ -104,6 +111,7 @@ class Command(BaseCommand):
                 drain=options["drain"],
                 grace=options["grace"],
                 processes=options["processes"],
+                prefetch=options["prefetch"],
                 recycle=options["recycle"],
                 executor=_factory(options["executor"]) if options["executor"] else None,
                 probe=probe,
