@@ -13,13 +13,13 @@ from django.db.models import Q
 
 from . import conf
 from .database import Database, database
+from .database.base import KEPT_COLUMNS
 from .models import Archive
 from .types import CallbackState, FnType, ResultKind
 
 #: Rows that one transaction prunes: a few milliseconds, so that nobody waits for it.
 PRUNE_CHUNK = 500
 
-_COPIED = "id, pool, fn_type, func_path, name, arguments, priority, created, on_complete, on_complete_context, callback_of"
 #: What the archive adds, in the order of ``Finished``, with the types of their columns.
 _ADDED = {"attempts": "bigint", "kind": "text", "value": "text", "error": "text", "worker": "text", "callback": "text"}
 
@@ -54,8 +54,8 @@ def _copy(db: Database, kept: Sequence[Finished], now_ms: float) -> None:
     added = {name: (kind, [getattr(one, name) for one in kept]) for name, kind in _ADDED.items()}
     table, params = db.table(id=("uuid", [one.work_id for one in kept]), **added)
     db.execute(
-        f"INSERT INTO {{Archive}} (finished, {_COPIED}, {', '.join(_ADDED)}, started, callback_error) "
-        f"SELECT {db.moment_sql}, {', '.join(f'w.{name}' for name in _COPIED.split(', '))}, {', '.join(f'm.{name}' for name in _ADDED)}, "
+        f"INSERT INTO {{Archive}} (finished, {', '.join(KEPT_COLUMNS)}, {', '.join(_ADDED)}, started, callback_error) "
+        f"SELECT {db.moment_sql}, {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, {', '.join(f'm.{name}' for name in _ADDED)}, "
         f"r.started, '' FROM {table} JOIN {{Work}} w ON w.id = m.id LEFT JOIN {{RunningWork}} r ON r.work_id = m.id",
         [db.moment_param(now_ms), *params],
     )

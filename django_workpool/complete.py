@@ -24,6 +24,7 @@ from .kick import Source, kick, kick_after_commit
 from .settle import (
     LockedWork,
     Verdict,
+    complete_successes,
     judge,
     lock_works,
     make_callback_work,
@@ -31,7 +32,6 @@ from .settle import (
     settle,
     settle_attempts,
     settlement,
-    succeed,
     success,
 )
 from .types import Attempted, CallbackState, Failure, Follow, OnCompleteArgs, ResultKind, Run, RunResult
@@ -62,12 +62,15 @@ def complete_many(using: str, attempted: Sequence[Attempted]) -> list[Completed]
     """Complete attempts without on_complete in one transaction; those that are stale are left out of the result."""
     db = database(using)
     with db.write():
-        works = lock_works(using, [one.run.work_id for one in attempted])
-        live, now_ms = _guard(db, [one for one in attempted if one.run.work_id in works])
-        pairs = [(one, success(one)) for one in live if one.ends]
-        succeed(db, [one for one, _ in pairs], now_ms)
-        pairs += settle_attempts(db, [one for one in live if not one.ends], works, now_ms)
-        _insert_completions(db, pairs, now_ms)
+        pairs = [(one, success(one)) for one in complete_successes(db, [one for one in attempted if one.ends])]
+        others = [one for one in attempted if not one.ends]
+        if others:
+            works = lock_works(using, [one.run.work_id for one in others])
+            live, now_ms = _guard(db, [one for one in others if one.run.work_id in works])
+            settled = settle_attempts(db, live, works, now_ms)
+            _insert_completions(db, settled, now_ms)
+            pairs += settled
+        _kick(db, pairs)
     return [Completed(run=one.run, verdict=verdict) for one, verdict in pairs]
 
 
@@ -143,6 +146,11 @@ def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Com
         StaleRun: the run has lost its work; the caller must roll back.
     """
     db = database(using)
+    if attempted.ends:
+        if not complete_successes(db, [attempted]):
+            raise StaleRun(f"run {attempted.run.token} no longer owns work {attempted.run.work_id}")
+        _kick(db, [(attempted, success(attempted))])
+        return Completed(run=attempted.run, verdict=success(attempted))
     owned = own(db, attempted.run)
     if owned is None:
         raise StaleRun(f"run {attempted.run.token} no longer owns work {attempted.run.work_id}")
@@ -160,6 +168,7 @@ def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Com
     if failure is not None:
         archive.callback_fate(using, work.id, CallbackState.PENDING, failure.text)
     _insert_completions(db, [(attempted, verdict)], now_ms)
+    _kick(db, [(attempted, verdict)])
     return Completed(run=attempted.run, verdict=verdict, callback_failure=failure)
 
 
@@ -197,9 +206,12 @@ def _insert_completions(db: Database, ended: Sequence[tuple[Attempted, Verdict]]
         f"SELECT CAST(%s AS bigint), m.work_id, m.pool, m.kind, m.follow FROM {table}",
         [segment, *params],
     )
+
+
+def _kick(db: Database, ended: Sequence[tuple[Attempted, Verdict]]) -> None:
     back = {one.run.pool for one, verdict in ended if verdict.follow is not Follow.END}
     for pool in {one.run.pool for one, _ in ended}:
-        kick_after_commit(db.using, pool, Source.RETRY if pool in back else Source.COMPLETE, segment)
+        kick_after_commit(db.using, pool, Source.RETRY if pool in back else Source.COMPLETE)
 
 
 def _call_back(db: Database, work: LockedWork, verdict: Verdict, context: str) -> Failure | None:

@@ -211,6 +211,23 @@ def succeed(db: Database, attempted: Sequence[Attempted], now_ms: float) -> None
         raise StaleRun("a work was completed by somebody else")
 
 
+def complete_successes(db: Database, attempted: Sequence[Attempted]) -> list[Attempted]:
+    """End the works of attempts that succeeded and have no on_complete, as far as they still own them, with their pending completions.
+
+    Returns:
+        Those that did.
+    """
+    owned: list[Attempted] = []
+    for pool in {one.run.pool for one in attempted}:
+        of_pool, keep = [one for one in attempted if one.run.pool == pool], archive.retains(pool)
+        if not keep:
+            archive.forget(db, [one.run.work_id for one in of_pool if one.run.attempts])
+        tokens = db.complete_successes(of_pool, keep=keep)
+        # The same run twice in one batch is completed once.
+        owned += {one.run.token: one for one in of_pool if one.run.token in tokens}.values()
+    return owned
+
+
 def settle_attempts(
     db: Database, attempted: Sequence[Attempted], works: Mapping[uuid.UUID, LockedWork], now_ms: float
 ) -> list[tuple[Attempted, Verdict]]:

@@ -17,6 +17,7 @@ from django.db.models import Model
 from django.utils import timezone
 
 from ..segments import floor_segment
+from ..types import Attempted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,21 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
+        """End the works of runs that have succeeded, as far as they still own them, and insert their pending completions.
+
+        A run owns its work as long as both rows are there and no completion waits. Both are locked, the work's first: whoever ends
+        a run takes the same way, so that a statement that has waited for the first lock finds the second row gone.
+
+        Args:
+            successes: attempts of works without on_complete.
+            keep: whether to copy the works into the archive.
+
+        Returns:
+            The tokens of the runs that did.
+        """
+
+    @abstractmethod
     def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
         """Turn pending starts into running rows, in this order.
 
@@ -276,6 +292,20 @@ class Database(ABC):
         """Remove what a worker that is gone left outside of the tables."""
 
 
+#: The columns that the archive takes over from Work.
+KEPT_COLUMNS = (
+    "id",
+    "pool",
+    "fn_type",
+    "func_path",
+    "name",
+    "arguments",
+    "priority",
+    "created",
+    "on_complete",
+    "on_complete_context",
+    "callback_of",
+)
 #: The columns of Work that an enqueue fills.
 WORK_COLUMNS = (
     "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, "

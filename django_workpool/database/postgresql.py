@@ -9,8 +9,9 @@ from typing import Any
 from django.db import connections, transaction
 
 from .. import conf
+from ..types import Attempted
 from . import sessions
-from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
 
 CHANNEL = "workpool"
 #: Seconds between two looks of a process that cannot listen.
@@ -38,6 +39,24 @@ WITH due AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]) RETURNING i
                FROM due JOIN unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS m(id, worker, place) ON m.id = due.id ORDER BY m.place
                RETURNING id, work_id)
 SELECT due.id, begun.id FROM begun JOIN due ON due.work_id = begun.work_id"""
+
+_COMPLETE = """
+WITH mine AS MATERIALIZED (
+       SELECT w.id, r.id AS token, r.started AS begun, m.value AS result, m.worker AS ran_on
+       FROM {table} JOIN {Work} w ON w.id = m.id JOIN {RunningWork} r ON r.id = m.token AND r.work_id = m.id
+       LEFT JOIN {PendingCompletion} c ON c.work_id = m.id WHERE c.id IS NULL ORDER BY w.id FOR UPDATE OF w, r),
+     gone AS (DELETE FROM {Work} w USING mine WHERE w.id = mine.id RETURNING w.*, mine.token, mine.begun, mine.result, mine.ran_on),
+     {kept}
+     told AS (INSERT INTO {PendingCompletion} (work_id, pool, segment, kind, follow)
+              SELECT id, pool, floor(extract(epoch FROM clock_timestamp()) * 10)::bigint, 'success', 'end' FROM gone)
+SELECT token FROM gone"""
+_KEPT = (
+    "kept AS (INSERT INTO {Archive} ("
+    + (columns := ", ".join(KEPT_COLUMNS))
+    + ", attempts, kind, value, error, worker, started, finished, callback, callback_error) SELECT "
+    + columns
+    + ", attempts + 1, 'success', result, '', ran_on, begun, clock_timestamp(), '', '' FROM gone),"
+)
 
 
 def _array(kind: str, values: Sequence[Any]) -> Any:
@@ -80,6 +99,16 @@ class PostgreSQL(Database):
         with self.connection.cursor() as cursor:
             cursor.execute(self.sql(_INSERT.replace("{delay}", delay)), params)
             return int(cursor.fetchone()[0])
+
+    def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
+        table, params = self.table(
+            id=("uuid", [one.run.work_id for one in successes]),
+            token=("bigint", [one.run.token for one in successes]),
+            value=("text", [one.outcome.value for one in successes]),
+            worker=("text", [one.worker for one in successes]),
+        )
+        statement = self.sql(_COMPLETE.replace("{table}", table).replace("{kept}", _KEPT if keep else ""))
+        return {token for (token,) in sessions.fetch_prepared(self.connection, statement, params)}
 
     def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
         params = [_array("bigint", starts), self.moment_param(started_ms), _array("bigint", starts), _array("bigint", workers)]

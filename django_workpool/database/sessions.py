@@ -4,6 +4,7 @@ import os
 import socket
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import ServerBindingCursor
 from django.db.backends.signals import connection_created
 from django.db.utils import load_backend
 from psycopg import IsolationLevel
@@ -62,6 +64,10 @@ class _Session:
     pooled: bool = False
 
 
+#: A threshold that is not reached: what is to be prepared says so.
+NEVER = 1_000_000_000
+
+_sessions: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 _private: "weakref.WeakKeyDictionary[BaseDatabaseWrapper, _Session]" = weakref.WeakKeyDictionary()
 
 
@@ -113,6 +119,33 @@ def is_pooled(wrapper: BaseDatabaseWrapper) -> bool:
     """Return whether a connection, one of the pool's own, was given to a pooler that hands sessions around."""
     session = _private.get(wrapper)
     return session is not None and session.pooled
+
+
+def fetch_prepared(wrapper: BaseDatabaseWrapper, statement: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Execute a statement that comes again and again on any connection, a function's too: planned once a session, where that can be.
+
+    Django's cursors send the values as part of the text, which is planned anew each time.
+    """
+    wrapper.ensure_connection()
+    raw: Any = wrapper.connection
+    if raw.prepare_threshold is None and _keeps_sessions(raw):
+        # High enough that nothing else of this connection is ever prepared.
+        raw.prepare_threshold = NEVER
+    wrapper.validate_no_broken_transaction()
+    with wrapper.wrap_database_errors, ServerBindingCursor(raw) as cursor:
+        cursor.execute(statement, params, prepare=True)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def _keeps_sessions(raw: Any) -> bool:
+    """Return whether a driver's connection keeps its session from one transaction to the next."""
+    keeps = _sessions.get(raw)
+    if keeps is None:
+        with raw.cursor() as cursor:
+            keeps = cursor.execute("SELECT pg_backend_pid()").fetchone()[0] == raw.info.backend_pid
+        _sessions[raw] = keeps
+    return keeps
 
 
 def cut(using: str, purpose: str) -> None:

@@ -16,7 +16,8 @@ from django.db import connections, transaction
 from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
-from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from ..types import Attempted
+from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
 from .forks import keep_from_children
 
 #: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
@@ -76,6 +77,35 @@ class SQLite(Database):
         rows = zip(*(values for _, values in columns.values()), strict=True)
         text = json.dumps([[one.hex if isinstance(one, uuid.UUID) else one for one in row] for row in rows])
         return f"(SELECT {names}, key AS place FROM json_each(%s)) AS m", [text]
+
+    def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
+        table, params = self.table(
+            id=("uuid", [one.run.work_id for one in successes]),
+            token=("bigint", [one.run.token for one in successes]),
+            value=("text", [one.outcome.value for one in successes]),
+            worker=("text", [one.worker for one in successes]),
+        )
+        owned = (
+            f"FROM {table} JOIN {{Work}} w ON w.id = m.id JOIN {{RunningWork}} r ON r.id = m.token AND r.work_id = m.id "
+            "LEFT JOIN {PendingCompletion} c ON c.work_id = m.id WHERE c.id IS NULL"
+        )
+        now, kept = self.clock_ms(), ", ".join(KEPT_COLUMNS)
+        if keep:
+            self.execute(
+                f"INSERT INTO {{Archive}} ({kept}, attempts, kind, value, error, worker, started, finished, callback, callback_error) "
+                f"SELECT {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, w.attempts + 1, 'success', m.value, '', m.worker, r.started, %s, "
+                f"'', '' {owned}",
+                [self.moment_param(now), *params],
+            )
+        done = self.fetch(
+            f"INSERT INTO {{PendingCompletion}} (work_id, pool, segment, kind, follow) SELECT w.id, w.pool, %s, 'success', 'end' {owned} "
+            "RETURNING (SELECT r.id FROM {RunningWork} r WHERE r.work_id = {PendingCompletion}.work_id)",
+            [floor_segment(now), *params],
+        )
+        tokens = {int(token) for (token,) in done}
+        among, param = self.among("id", [one.run.work_id for one in successes if one.run.token in tokens])
+        self.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
+        return tokens
 
     def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
         table, params = self.table(id=("bigint", starts), worker=("bigint", workers))
