@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 import common  # type: ignore[import-not-found]  # noqa: E402 - the harness's own module
 
 import django_workpool  # noqa: E402
+from testproject.bench import best  # noqa: E402
 
 if Path(django_workpool.__file__).resolve().parents[1] != ROOT:
     raise RuntimeError(f"django_workpool is {django_workpool.__file__}, not that of {ROOT}")
@@ -23,10 +24,10 @@ if Path(django_workpool.__file__).resolve().parents[1] != ROOT:
 #: A finished work of this pool is kept for ever: what ``growth`` multiplies, whatever the variant keeps.
 KEPT = "kept"
 #: Works at once for each variant; None: the pool's default.
-LIMITS = {"fast": 256, "day": 256, "default": None, "limit10": 10}
-#: Options of the worker that suit functions which end at once.
-FAST: dict[str, Any] = {"threads": 256}
-WORKER: dict[str, dict[str, Any]] = {"fast": FAST, "day": FAST, "default": {}, "limit10": {}}
+LIMITS = {"fast": best.LIMIT, "day": best.LIMIT, "default": None, "limit10": 10}
+#: Options of the worker.
+FAST = ("--threads", str(best.THREADS), *best.OPTIONS)
+OPTIONS = {"fast": FAST, "day": FAST, "default": (), "limit10": best.OPTIONS}
 #: Variants that keep finished work as long as the default says.
 KEEPING = ("day", "default")
 
@@ -76,7 +77,7 @@ FUNCTIONS: dict[str, Callable[[int], None]] = {"noop": noop, "insert": insert, "
 
 def setup() -> None:
     """Make the tables, and what ``growth`` multiplies: a finished work, and a view of works with their starts."""
-    print(f"workpool {commit()}", flush=True)
+    print(f"workpool {commit()}", flush=True)  # noqa: T201 - the harness keeps what is printed
     call_command("migrate", verbosity=0)
     now = timezone.now()
     Archive.objects.create(
@@ -129,8 +130,8 @@ def bulk(kind: str, ids: Iterable[int]) -> None:
 
 def worker(variant: str) -> None:
     """Run a worker until it is stopped."""
-    print(f"workpool {commit()}", flush=True)
-    call_command("workpool_main", **WORKER[variant])
+    print(f"workpool {commit()}", flush=True)  # noqa: T201 - the harness keeps what is printed
+    call_command("workpool_main", *OPTIONS[variant])
 
 
 def commit() -> str:
