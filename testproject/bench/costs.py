@@ -13,6 +13,8 @@ from .measure import Figures
 from .worker import Workers
 
 POOLS = 500
+#: Processes look more often for some seconds after a work: until they no longer do.
+QUIET_SECONDS = 10.0
 #: Figures that a ratio is told of.
 COMPARED = ("cpu_percent", "statements_per_s")
 
@@ -42,7 +44,7 @@ def _idle(course: Course, seconds: int, pools: int) -> Figures:
     workers = course.workers(pools=pools)
     counted = workers.count_statements()
     with workers:
-        course.warm_up(workers)
+        course.warm_up(workers, QUIET_SECONDS)
         before, started = _counters(workers, counted), time.monotonic()
         time.sleep(seconds)
         after, lasted = _counters(workers, counted), time.monotonic() - started

@@ -18,7 +18,7 @@ CHUNK = 1000
 STALL_SECONDS = 60.0
 #: Seconds between two looks.
 POLL = 0.005
-#: What an idle process gets to become quiet after its last work.
+#: What a process gets to become idle after its first work.
 SETTLE_SECONDS = 2.0
 
 Function = Callable[..., Any]
@@ -94,12 +94,12 @@ class Course:
             time.sleep(POLL)
         return time.time()
 
-    def warm_up(self, workers: Workers) -> None:
-        """Have the processes run a work, and wait until they are idle."""
+    def warm_up(self, workers: Workers, settle: float = SETTLE_SECONDS) -> None:
+        """Have the processes run a work, and wait ``settle`` seconds after its end."""
         self.fill(tasks.noop, 1)
         self.wait_for_runs(1, workers)
         self.wait_for_ends()
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(settle)
         self.forget_stamps()
 
     def stamps(self) -> list[Stamp]:

@@ -53,8 +53,8 @@ def _problems(what: str, counts: Counter[int], n: int, each: int) -> list[str]:
     few = sum(1 for number in range(n) if counts[number] < each)
     many = sum(1 for number in range(n) if counts[number] > each)
     strange = sum(1 for number in counts if not 0 <= number < n)
-    told = [(few, f"too few {what} of"), (many, f"too many {what} of"), (strange, f"{what} of unknown")]
-    return [f"{text} {number} works" for number, text in told if number]
+    told = [(few, f"too few {what}"), (many, f"too many {what}"), (strange, f"{what} that nobody asked for")]
+    return [f"{text}: of {number} works" for number, text in told if number]
 
 
 def milliseconds(seconds: Sequence[float]) -> Figures:

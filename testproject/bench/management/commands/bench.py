@@ -100,7 +100,7 @@ class Command(BaseCommand):
             right = right and not course.problems
             self._tell(case, n, rep, told[-1], course.problems, as_json)
         if reps > 1 and right:
-            self._tell(case, n, "median", _median(told), [], as_json)
+            self._tell(case, n, "median", median(told), [], as_json)
         return right
 
     def _tell(self, case: Case, n: int, rep: int | str, figures: Figures, problems: Sequence[str], as_json: bool) -> None:
@@ -117,7 +117,8 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-def _median(told: Sequence[Figures]) -> Figures:
+def median(told: Sequence[Figures]) -> Figures:
+    """Return the median of each figure, None where it is no number in all repetitions."""
     figures: Figures = {}
     for name in told[0]:
         values = [one[name] for one in told]
