@@ -21,6 +21,8 @@ from testproject.bench import best  # noqa: E402
 if Path(django_workpool.__file__).resolve().parents[1] != ROOT:
     raise RuntimeError(f"django_workpool is {django_workpool.__file__}, not that of {ROOT}")
 
+#: Written by ``setup``, as asking git would count as the worker's start-up.
+COMMIT = Path(common.WORK, "commit")
 #: A finished work of this pool is kept for ever: what ``growth`` multiplies, whatever the variant keeps.
 KEPT = "kept"
 #: Works at once for each variant; None: the pool's default.
@@ -77,7 +79,7 @@ FUNCTIONS: dict[str, Callable[[int], None]] = {"noop": noop, "insert": insert, "
 
 def setup() -> None:
     """Make the tables, and what ``growth`` multiplies: a finished work, and a view of works with their starts."""
-    print(f"workpool {commit()}", flush=True)  # noqa: T201 - the harness keeps what is printed
+    COMMIT.write_text(commit())
     call_command("migrate", verbosity=0)
     now = timezone.now()
     Archive.objects.create(
@@ -130,7 +132,7 @@ def bulk(kind: str, ids: Iterable[int]) -> None:
 
 def worker(variant: str) -> None:
     """Run a worker until it is stopped."""
-    print(f"workpool {commit()}", flush=True)  # noqa: T201 - the harness keeps what is printed
+    print(f"workpool {COMMIT.read_text()}", flush=True)  # noqa: T201 - the harness keeps it in the worker's log
     call_command("workpool_main", *OPTIONS[variant])
 
 
