@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from django.db import connection
 
@@ -14,6 +17,7 @@ from testproject.bench.management.commands.bench import median
 from testproject.bench.measure import Figures, Stamp, execution_problems, milliseconds
 
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
+ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "testproject.settings"}
 SECONDS = 60
 #: Runs the command after a change to what it reads: {change} is a function of the list of stamps.
 CHANGED = """
@@ -32,7 +36,7 @@ def bench(url: str, *arguments: str, change: str = "") -> "subprocess.CompletedP
     start = ["-c", CHANGED.format(change=change)] if change else [str(MANAGE)]
     return subprocess.run(
         [sys.executable, *start, "bench", *arguments],
-        env={**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings"},
+        env={**os.environ, **ENVIRONMENT, "DATABASE_URL": url},
         cwd=MANAGE.parents[1],
         capture_output=True,
         text=True,
@@ -81,6 +85,27 @@ def test_a_wrong_result_is_told_and_fails_the_command(test_database_url: str) ->
     assert "WRONG: too many executions: of 1 works" in ran.stdout
     assert "wrong: drain" in ran.stderr
     assert databases() == before
+
+
+@pytest.mark.django_db
+def test_an_interrupt_leaves_nothing_behind(test_database_url: str, wait_until: Callable[..., None], tmp_path: Path) -> None:
+    before = databases()
+    command = [sys.executable, str(MANAGE), "bench", "latency", "--n", "1000"]
+    environment = {**os.environ, **ENVIRONMENT, "DATABASE_URL": test_database_url, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            started = psutil.Process(process.pid)
+            wait_until(started.children, SECONDS)
+            workers = started.children()
+            process.send_signal(signal.SIGINT)
+
+            assert process.wait(SECONDS) == 128 + signal.SIGINT
+        finally:
+            process.kill()
+
+    assert [worker for worker in workers if worker.is_running()] == []
+    assert databases() == before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_median_is_told_of_figures_that_are_numbers() -> None:

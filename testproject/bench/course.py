@@ -43,7 +43,7 @@ class Course:
         self.problems: list[str] = []
 
     def begin(self) -> None:
-        """Forget everything."""
+        """Empty the place; problems stay."""
         place.empty()
         self.forget_stamps()
         (self.folder / "worker.log").write_bytes(b"")
@@ -52,12 +52,10 @@ class Course:
         """Count executions from here on."""
         self.path.write_bytes(b"")
 
-    def fill(self, function: Function, n: int, *ballast: str) -> float:
-        """Enqueue works 0 to ``n`` - 1 by ``enqueue_many``; return how many seconds it took."""
-        started = time.perf_counter()
+    def fill(self, function: Function, n: int) -> None:
+        """Enqueue works 0 to ``n`` - 1 by ``enqueue_many``."""
         for first in range(0, n, CHUNK):
-            Workpool().enqueue_many(function, [call(number, *ballast) for number in range(first, min(first + CHUNK, n))])
-        return time.perf_counter() - started
+            Workpool().enqueue_many(function, [call(number) for number in range(first, min(first + CHUNK, n))])
 
     def workers(self, **changes: Any) -> Workers:
         """Return worker processes that are started by ``with``; ``changes`` are those of the setup."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from django_workpool.models import PendingCancelation, PendingCompletion, PendingStart, RunningWork, Work
 
@@ -15,15 +15,25 @@ from django_workpool.models import PendingCancelation, PendingCompletion, Pendin
 QUEUES = (Work, PendingStart, PendingCompletion, PendingCancelation, RunningWork)
 
 
+class NoPlace(Exception):
+    """The bench's own database cannot be made; the text says why."""
+
+
 @contextmanager
 def temporary_database(folder: Path) -> Iterator[str]:
     """Lead this process's default alias to a new database with all tables, and yield its name; drop it at the end.
 
     On PostgreSQL it is made beside the configured one; on SQLite it is a file in ``folder``.
+
+    Raises:
+        NoPlace: it cannot be made.
     """
     configured = connection.settings_dict["NAME"]
     name = f"bench_{uuid.uuid4().hex[:12]}" if is_postgresql() else str(folder / "bench.sqlite3")
-    _administer(f"CREATE DATABASE {name}")
+    try:
+        _administer(f"CREATE DATABASE {name}")
+    except DatabaseError as error:
+        raise NoPlace(f"The bench's own database cannot be made: {str(error).strip()}") from error
     try:
         _use(name)
         call_command("migrate", interactive=False, verbosity=0)

@@ -20,6 +20,9 @@ from testproject.bench.course import CASES, Case, Course, Stalled
 from testproject.bench.measure import Figures
 from testproject.bench.worker import Setup, WorkerFailed
 
+#: Why some cases are not measured on SQLite.
+LEFT_OUT = "SQLite does not tell"
+
 
 class Command(BaseCommand):
     """Measure, verify, tell."""
@@ -75,46 +78,64 @@ class Command(BaseCommand):
             retention_day=options["retention_day"],
         )
         wrong = []
-        with tempfile.TemporaryDirectory(prefix="workpool-bench-") as name, place.temporary_database(Path(name)) as database:
-            course = Course(database, Path(name), setup)
-            for case in (CASES[name] for name in options["cases"]):
-                if case.postgresql_only and not place.is_postgresql():
-                    self._tell(case, case.n, "", {"left_out": "needs PostgreSQL"}, [], options["json"])
-                elif not self._measure(case, course, options["n"] or case.n, options["reps"], options["json"]):
-                    wrong.append(case.name)
+        try:
+            with tempfile.TemporaryDirectory(prefix="workpool-bench-") as name, place.temporary_database(Path(name)) as database:
+                course = Course(database, Path(name), setup)
+                for case in (CASES[name] for name in options["cases"]):
+                    if not self._measure(case, course, options["n"] or case.n, options["reps"], options["json"]):
+                        wrong.append(case.name)
+        except place.NoPlace as error:
+            raise CommandError(str(error)) from error
         if wrong:
             raise CommandError(f"wrong: {', '.join(wrong)}")
 
     def _measure(self, case: Case, course: Course, n: int, reps: int, as_json: bool) -> bool:
-        """Run one case ``reps`` times and tell each; return whether all results were right."""
-        told: list[Figures] = []
+        """Run one case ``reps`` times and tell of each; return whether all results were right."""
+        title = {"case": case.name, "n": n, "unit": case.unit, "database": _database()}
+        if not as_json:
+            self.stdout.write("\n{case}: {n:,} {unit}, {database}".format(**title))
+        if case.postgresql_only and not place.is_postgresql():
+            self.stdout.write(json.dumps({**title, "left_out": LEFT_OUT}) if as_json else f"  left out: {LEFT_OUT}")
+            return True
+        told: dict[str, Figures] = {}
         right = True
         for rep in range(1, reps + 1):
-            course.problems = []
-            course.begin()
-            try:
-                told.append(case.run(course, n))
-            except (Stalled, WorkerFailed) as error:
-                course.problems.append(str(error))
-                told.append({})
-            right = right and not course.problems
-            self._tell(case, n, rep, told[-1], course.problems, as_json)
+            figures, problems = _repetition(case, course, n)
+            told[str(rep)] = figures
+            right = right and not problems
+            if as_json:
+                self._line({**title, "rep": rep, "ok": not problems, "problems": problems, **figures})
+            for problem in () if as_json else problems:
+                self.stdout.write(f"  WRONG: {problem}")
         if reps > 1 and right:
-            self._tell(case, n, "median", median(told), [], as_json)
+            told["median"] = median(list(told.values()))
+            if as_json:
+                self._line({**title, "rep": "median", "ok": True, "problems": [], **told["median"]})
+        if not as_json:
+            self._table(told)
         return right
 
-    def _tell(self, case: Case, n: int, rep: int | str, figures: Figures, problems: Sequence[str], as_json: bool) -> None:
-        if as_json:
-            head = {"case": case.name, "rep": rep, "n": n, "unit": case.unit, "database": _database(), "ok": not problems}
-            self.stdout.write(json.dumps({**head, **figures, "problems": list(problems)}))
-        else:
-            if rep in (1, ""):
-                self.stdout.write(f"\n{case.name}: {n:,} {case.unit}, {_database()}")
-            for name, value in figures.items():
-                self.stdout.write(f"  {rep!s:<7}{name:<24}{_shown(value):>14}")
-            for problem in problems:
-                self.stdout.write(f"  {rep!s:<7}WRONG: {problem}")
+    def _line(self, told: dict[str, Any]) -> None:
+        self.stdout.write(json.dumps(told))
         self.stdout.flush()
+
+    def _table(self, told: dict[str, Figures]) -> None:
+        if len(told) > 1:
+            self.stdout.write(f"  {'':<24}" + "".join(f"{rep:>14}" for rep in told))
+        for name in dict.fromkeys(name for figures in told.values() for name in figures):
+            self.stdout.write(f"  {name:<24}" + "".join(f"{_shown(figures.get(name)):>14}" for figures in told.values()))
+        self.stdout.flush()
+
+
+def _repetition(case: Case, course: Course, n: int) -> tuple[Figures, list[str]]:
+    """Run a case once; return its figures, and what was wrong."""
+    course.problems = []
+    course.begin()
+    try:
+        figures = case.run(course, n)
+    except (Stalled, WorkerFailed) as error:
+        return {}, [*course.problems, str(error)]
+    return figures, course.problems
 
 
 def median(told: Sequence[Figures]) -> Figures:
@@ -123,7 +144,7 @@ def median(told: Sequence[Figures]) -> Figures:
     for name in told[0]:
         values = [one[name] for one in told]
         numbers = [value for value in values if isinstance(value, (int, float))]
-        figures[name] = statistics.median(numbers) if len(numbers) == len(values) else None
+        figures[name] = round(statistics.median(numbers), 3) if len(numbers) == len(values) else None
     return figures
 
 
