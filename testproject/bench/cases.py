@@ -22,14 +22,15 @@ def run_all(course: Course, n: int, *, rows: bool = False, left: int = 0, look: 
     """Run a backlog of works 0 to ``n`` - 1 to its end, and tell how fast that was.
 
     ``per_s_from_start`` counts from the start of the worker process, ``per_s_from_first`` from the first function's first line, both
-    till that of the last one; ``per_s_ended`` from the first one till all has ended in the tables, too.
+    till that of the last one; ``per_s_ended`` from the first one till all has ended in the tables, too. Processor time is that of the
+    worker processes, and of their sessions in the server.
     """
     before = measure.transactions()
     started = time.time()
     with course.workers(**setup) as workers:
         course.wait_for_runs(n, workers, look)
         ended = course.wait_for_ends()
-        cpu = measure.cpu_seconds(workers.sessions)
+        cpu, server = measure.cpu_seconds(workers.sessions), measure.server_cpu_seconds()
     course.verify(n, rows=rows, left=left)
     stamps = course.stamps()
     first, last = min(stamp.began for stamp in stamps), last_began(stamps)
@@ -40,6 +41,7 @@ def run_all(course: Course, n: int, *, rows: bool = False, left: int = 0, look: 
         "per_s_ended": per_second(n, ended - first),
         "startup_s": round(first - started, 2),
         "cpu_us_per_work": None if cpu is None else round(cpu / n * 1e6),
+        "server_us_per_work": None if server is None else round(server / n * 1e6),
         "transactions_per_work": None if before is None or after is None else round((after - before) / n, 3),
     }
 

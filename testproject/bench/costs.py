@@ -1,7 +1,6 @@
 """What processes cost that have nothing to do, and what a killed one costs."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from django_workpool import enqueue
@@ -9,14 +8,16 @@ from django_workpool.models import RunningWork, Worker
 
 from . import measure, tasks
 from .course import POLL, STALL_SECONDS, Course, Stalled, case
-from .measure import Figures
+from .measure import Figures, ratio
 from .worker import Workers
 
 POOLS = 500
 #: Processes look more often for some seconds after a work: until they no longer do.
 QUIET_SECONDS = 10.0
+#: What is counted, and what a count of one a second is told as.
+COUNTED = {"cpu_percent": 100, "server_cpu_percent": 100, "transactions_per_s": 1, "statements_per_s": 1}
 #: Figures that a ratio is told of.
-COMPARED = ("cpu_percent", "statements_per_s")
+COMPARED = ("cpu_percent", "server_cpu_percent", "statements_per_s")
 
 
 @case(n=30, unit="seconds")
@@ -33,10 +34,7 @@ def pools500(course: Course, n: int) -> Figures:
     many = _idle(course, n, POOLS)
     figures: Figures = {}
     for name in COMPARED:
-        few, much = one[name], many[name]
-        figures[name] = much
-        figures[f"{name}_of_one"] = few
-        figures[f"{name}_ratio"] = round(float(much) / float(few), 2) if few and much is not None else None
+        figures |= {name: many[name], f"{name}_of_one": one[name], f"{name}_ratio": ratio(many[name], one[name])}
     return figures
 
 
@@ -51,19 +49,16 @@ def _idle(course: Course, seconds: int, pools: int) -> Figures:
         workers.check()
         memory = measure.resident_mb(workers.sessions)
     course.verify(0)
-    cpu, transactions, statements = (
-        None if begin is None or end is None else (end - begin) / lasted for begin, end in zip(before, after, strict=True)
-    )
-    return {
-        "cpu_percent": None if cpu is None else round(cpu * 100, 2),
-        "transactions_per_s": None if transactions is None else round(transactions, 2),
-        "statements_per_s": None if statements is None else round(statements, 2),
-        "resident_mb": memory,
-    }
+    figures: Figures = {"resident_mb": memory}
+    for name, factor in COUNTED.items():
+        begin, end = before[name], after[name]
+        figures[name] = None if begin is None or end is None else round((end - begin) * factor / lasted, 2)
+    return figures
 
 
-def _counters(workers: Workers, counted: Path) -> Sequence[float | None]:
-    return measure.cpu_seconds(workers.sessions), measure.transactions(), counted.stat().st_size
+def _counters(workers: Workers, counted: Path) -> dict[str, float | None]:
+    values = measure.cpu_seconds(workers.sessions), measure.server_cpu_seconds(), measure.transactions(), counted.stat().st_size
+    return dict(zip(COUNTED, values, strict=True))
 
 
 @case(n=1)

@@ -13,11 +13,13 @@ from django_workpool.models import Archive, PendingStart, Work
 from . import place, tasks
 from .cases import drain_of, run_all
 from .course import Course, case
-from .measure import Figures
+from .measure import Figures, ratio
 
 DONE = 1_000_000
 FUTURE = 500_000
 MONTH = timedelta(days=30)
+#: The figures that a ratio is told of.
+COMPARED = ("per_s_ended", "cpu_us_per_work", "server_us_per_work")
 
 
 def _ratio(
@@ -34,8 +36,11 @@ def _ratio(
     left = prepare()
     course.forget_stamps()
     full = drain_of(course, n, tasks.noop, beside=beside, left=left, **setup)
-    rates = float(full["per_s_ended"] or 0), float(plain["per_s_ended"] or 1)
-    return {"ratio": round(rates[0] / rates[1], 2), "per_s_ended": rates[0], "per_s_ended_empty": rates[1]}
+    figures: Figures = {}
+    for name in COMPARED:
+        beside_much, alone = full[name], plain[name]
+        figures |= {name: beside_much, f"{name}_empty": alone, f"{name}_ratio": ratio(beside_much, alone)}
+    return figures
 
 
 @case(n=20_000)

@@ -73,12 +73,36 @@ def per_second(n: int, seconds: float) -> float:
     return round(rate) if rate >= 100 else round(rate, 2)
 
 
+def ratio(value: float | str | None, other: float | str | None) -> float | None:
+    """Return ``value`` / ``other``; None where that says nothing."""
+    return round(float(value) / float(other), 2) if value is not None and other else None
+
+
 def cpu_seconds(sessions: Iterable[int]) -> float | None:
     """Return the processor time so far of all processes of the sessions; None where it cannot be seen."""
     if (PROC / "self" / "stat").exists():
         ticks = sum(sum(map(int, fields[11:15])) for fields in _members(sessions))
         return ticks / os.sysconf("SC_CLK_TCK")
     return _with_psutil(sessions, lambda process: sum(process.cpu_times()[:2]))
+
+
+def server_cpu_seconds() -> float | None:
+    """Return the processor time so far of the other sessions of this database; None where it cannot be seen (SQLite, another host)."""
+    if connection.vendor != "postgresql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        pids = [str(pid) for (pid,) in cursor.fetchall()]
+    ticks = 0
+    for pid in pids:
+        try:
+            name, _, fields = (PROC / pid / "stat").read_text().rpartition(")")
+        except OSError:
+            return None
+        if "postgres" not in name:
+            return None
+        ticks += sum(map(int, fields.split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(sessions: Iterable[int]) -> float | None:
