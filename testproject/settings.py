@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_workpool",
     "testproject.imports",
+    "testproject.bench",
 ]
 
 MIDDLEWARE = [

@@ -1,0 +1,1 @@
+"""What the pool costs on this machine: the cases of ``manage.py bench``."""

@@ -1,0 +1,10 @@
+"""The settings that suit functions which end at once: what the bench takes unless it is told otherwise.
+
+More threads, and with them connections of functions that use the database, would not fit PostgreSQL's default of 100 connections.
+"""
+
+#: Works that run at once over all processes.
+LIMIT = 256
+#: Options of each workpool_main, and how many functions it runs at once on threads.
+THREADS = 64
+OPTIONS: tuple[str, ...] = ()
