@@ -181,7 +181,7 @@ class PendingStart(models.Model):
 class PendingCompletion(models.Model):
     """An attempt that has ended, until the loop frees its slot.
 
-    Inserted by: complete
+    Inserted by: complete, settle
     Changed by: -
     Deleted by: loop.completions
     """
@@ -330,7 +330,7 @@ class Worker(models.Model):
 class Archive(models.Model):
     """Finished work, kept for the pool's retention.
 
-    Inserted by: archive
+    Inserted by: archive, settle
     Changed by: archive (callback, callback_error)
     Deleted by: archive
     """

@@ -238,4 +238,5 @@ class Attempted(NamedTuple):
     @property
     def ends(self) -> bool:
         """Whether its work ends with it, and nobody is to be told: all that is to be written is known without its row."""
-        return self.outcome.kind == "success" and not self.run.has_callback
+        run = self.run
+        return self.outcome.kind == "success" and not run.has_callback and run.fn_type is not FnType.CALLBACK

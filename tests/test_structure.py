@@ -34,6 +34,7 @@ STATEMENTS = {r"INSERT INTO \{+(\w+)\}": INSERT, r"UPDATE \{+(\w+)\}": CHANGE, r
 #: Methods of the database's interface, and what they do to tables for whoever calls them.
 BULK = {
     "insert_work": (("Work", INSERT), ("PendingStart", INSERT)),
+    "complete_successes": (("Work", DELETE), ("Archive", INSERT), ("PendingCompletion", INSERT)),
     "begin_runs": (("PendingStart", DELETE), ("RunningWork", INSERT)),
 }
 

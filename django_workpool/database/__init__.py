@@ -8,7 +8,8 @@ from functools import cache
 from django.db import connections
 
 from ..exceptions import WorkpoolSettingsError
-from .base import Database, Due, Hint, NewWork, Watch
+from .base import Database, Due, NewWork
+from .watch import Hint, Watch
 
 __all__ = ["Database", "Due", "Hint", "NewWork", "Watch", "database"]
 

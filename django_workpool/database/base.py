@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from ..segments import floor_segment
 from ..types import Attempted
+from .watch import Hint, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,43 +43,6 @@ class Due:
 
     segment: int = 0
     delay_ms: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """Something that probably happened. Whoever loses one finds the rows at its next poll."""
-
-    #: "pool" (look at its queues), "ended" (the same, soon: a slot of this process is free), "late" (look behind the cursor too),
-    #: "worker" (look at its running rows),
-    #: "lead" (the lead is free, or a worker has come or gone), "changed" (anything).
-    kind: str
-    name: str = ""
-
-
-class Watch(ABC):
-    """One process's ear and pulse: it hears hints, and holds the lock by which others know that the process lives.
-
-    Used by one thread, on a connection of its own that is never in a transaction.
-    """
-
-    #: Whether it can hold locks at all.
-    locks = True
-
-    @abstractmethod
-    def hold(self, worker_id: int) -> bool:
-        """Take the liveness lock of ``worker_id``, or make sure that it is still held; return whether it is."""
-
-    @abstractmethod
-    def held(self) -> set[int] | None:
-        """Return the workers whose liveness lock is held by anybody; None where locks cannot be used."""
-
-    @abstractmethod
-    def wait(self, timeout: float) -> list[Hint]:
-        """Wait for hints, at most ``timeout`` seconds."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give up the lock and the connection. Never raises."""
 
 
 @lru_cache(maxsize=256)

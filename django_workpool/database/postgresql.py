@@ -11,7 +11,8 @@ from django.db import connections, transaction
 from .. import conf
 from ..types import Attempted
 from . import sessions
-from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork
+from .watch import Hint, Watch
 
 CHANNEL = "workpool"
 #: Seconds between two looks of a process that cannot listen.

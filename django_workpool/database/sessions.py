@@ -132,7 +132,8 @@ def fetch_prepared(wrapper: BaseDatabaseWrapper, statement: str, params: Sequenc
         # High enough that nothing else of this connection is ever prepared.
         raw.prepare_threshold = NEVER
     wrapper.validate_no_broken_transaction()
-    with wrapper.wrap_database_errors, ServerBindingCursor(raw) as cursor:
+    server_side: Any = ServerBindingCursor
+    with wrapper.wrap_database_errors, server_side(raw) as cursor:
         cursor.execute(statement, params, prepare=True)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows

@@ -17,8 +17,9 @@ from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
 from ..types import Attempted
-from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork
 from .forks import keep_from_children
+from .watch import Hint, Watch
 
 #: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
 POLL_BUSY, POLL_IDLE = 0.005, 0.05
@@ -93,8 +94,8 @@ class SQLite(Database):
         if keep:
             self.execute(
                 f"INSERT INTO {{Archive}} ({kept}, attempts, kind, value, error, worker, started, finished, callback, callback_error) "
-                f"SELECT {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, w.attempts + 1, 'success', m.value, '', m.worker, r.started, %s, "
-                f"'', '' {owned}",
+                f"SELECT {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, "
+                f"w.attempts + 1, 'success', m.value, '', m.worker, r.started, %s, '', '' {owned}",
                 [self.moment_param(now), *params],
             )
         done = self.fetch(
