@@ -9,13 +9,13 @@ import selectors
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from .. import eventlog
 from ..database.forks import keep_from_children
 from ..types import Failure, FnType, Outcome, Run
+from .backlog import Backlog
 from .frames import read_outcome, run_frame
 from .offspring import Child, Program
 from .threads import ExecutorStopped
@@ -33,7 +33,7 @@ KILL_TIME = 1.0
 CHILD_LOST = "django_workpool.WorkerLost"
 
 
-class ProcessExecutor:
+class ProcessExecutor(Backlog):
     """Runs works in child processes, one at a time in each.
 
     Args:
@@ -54,9 +54,8 @@ class ProcessExecutor:
     ) -> None:
         self.processes, self.program, self.home, self.done, self.recycle = processes, program, home, done, recycle
         # Guards what follows. Nothing is called and nothing waited for while it is held.
-        self._changed = threading.Condition()
-        self._waiting: deque[Run] = deque()
-        self._active: dict[int, tuple[Run, float]] = {}
+        super().__init__()
+        self._changed = threading.Condition(self._lock)
         self._cut: list[Run] = []
         self._stopped = self._cutting = self._over = False
         self._live = 0
@@ -78,27 +77,6 @@ class ProcessExecutor:
         with self._changed:
             return self._live
 
-    @property
-    def size(self) -> int:
-        """How many may run at once."""
-        return self.processes
-
-    @property
-    def waiting(self) -> int:
-        """How many wait. A momentary value, taken without the lock."""
-        return len(self._waiting)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
-        with self._changed:
-            return not self._waiting and not self._active
-
-    def active(self) -> dict[int, tuple[Run, float]]:
-        """Return what runs now: the run and when it began (monotonic clock, seconds), by the run's token."""
-        with self._changed:
-            return dict(self._active)
-
     def submit(self, runs: Sequence[Run]) -> None:
         """Take ``runs``, all or none, and start them in this order as children become free.
 
@@ -110,13 +88,6 @@ class ProcessExecutor:
                 raise ExecutorStopped("the child processes have been stopped")
             self._waiting.extend(runs)
         self._ring()
-
-    def take_back(self) -> list[Run]:
-        """Return what has not begun, and forget it: it will not run."""
-        with self._changed:
-            runs = list(self._waiting)
-            self._waiting.clear()
-        return runs
 
     def stop(self, timeout: float) -> bool:
         """Begin nothing more, end idle children, and wait until the others have ended too.

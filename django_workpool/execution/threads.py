@@ -8,12 +8,12 @@ import contextvars
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
 from ..types import Run
+from .backlog import Backlog
 from .isolation import Isolation, working_folder
 
 logger = logging.getLogger("django_workpool.execution")
@@ -23,7 +23,7 @@ class ExecutorStopped(RuntimeError):
     """The executor has been stopped and takes no more work."""
 
 
-class ThreadExecutor:
+class ThreadExecutor(Backlog):
     """Runs works on up to ``threads`` daemon threads, which are made when they are needed and then stay.
 
     Args:
@@ -47,10 +47,8 @@ class ThreadExecutor:
         self._run = run
         self._on_crash = on_crash
         self._home = working_folder()
-        # Guards all that follows. Nothing is called and nothing waited for while it is held, but for the start of a thread.
-        self._lock = threading.Lock()
-        self._waiting: deque[Run] = deque()
-        self._active: dict[int, tuple[Run, float]] = {}
+        # Its lock guards all that follows, and is held during the start of a thread.
+        super().__init__()
         self._live: set[threading.Thread] = set()
         self._idle = 0
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -62,27 +60,6 @@ class ThreadExecutor:
         """How many threads there are."""
         with self._lock:
             return len(self._live)
-
-    @property
-    def size(self) -> int:
-        """How many may run at once."""
-        return self.threads
-
-    @property
-    def waiting(self) -> int:
-        """How many wait. A momentary value, taken without the lock."""
-        return len(self._waiting)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
-        with self._lock:
-            return not self._waiting and not self._active
-
-    def active(self) -> dict[int, tuple[Run, float]]:
-        """Return what runs now: the run and when it began (monotonic clock, seconds), by the run's token."""
-        with self._lock:
-            return dict(self._active)
 
     def submit(self, runs: Sequence[Run]) -> None:
         """Take ``runs``, all or none, and start them in this order as threads become free.
@@ -97,13 +74,6 @@ class ThreadExecutor:
             self._start_threads(len(runs) - self._idle)
             self._waiting.extend(runs)
             self._wake_threads(min(len(runs), self._idle))
-
-    def take_back(self) -> list[Run]:
-        """Return what has not begun, and forget it: it will not run."""
-        with self._lock:
-            runs = list(self._waiting)
-            self._waiting.clear()
-        return runs
 
     def stop(self, timeout: float) -> bool:
         """Begin nothing more, and wait until what runs has ended. What has not begun stays for ``take_back``.

@@ -43,6 +43,7 @@ class Executors:
         crashed: Callable[[Run, BaseException], None],
     ) -> None:
         self.assignments = assignments
+        self.size = options.processes or options.threads
         module = settings.SETTINGS_MODULE
         self.local: ThreadExecutor | ProcessExecutor
         if options.processes:
@@ -72,7 +73,7 @@ class Executors:
     @property
     def has_backlog(self) -> bool:
         """Whether as much waits as runs: then nothing is idle soon."""
-        return self.local.waiting > self.local.size
+        return self.local.waiting > self.size
 
     def active(self) -> list[Run]:
         """Return what runs now."""

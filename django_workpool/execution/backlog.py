@@ -1,0 +1,39 @@
+"""What the executors of this process have in common: the runs that wait in them, and those that run."""
+
+import threading
+from collections import deque
+
+from ..types import Run
+
+
+class Backlog:
+    """Runs that wait, and runs that run."""
+
+    def __init__(self) -> None:
+        # Guards what follows, and what executors keep beside it. Nothing is called, and nothing waited for while it is held.
+        self._lock = threading.Lock()
+        self._waiting: deque[Run] = deque()
+        self._active: dict[int, tuple[Run, float]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many wait. A momentary value, taken without the lock."""
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        with self._lock:
+            return not self._waiting and not self._active
+
+    def active(self) -> dict[int, tuple[Run, float]]:
+        """Return what runs now: the run and when it began (monotonic clock, seconds), by the run's token."""
+        with self._lock:
+            return dict(self._active)
+
+    def take_back(self) -> list[Run]:
+        """Return what has not begun, and forget it: it will not run."""
+        with self._lock:
+            runs = list(self._waiting)
+            self._waiting.clear()
+        return runs
