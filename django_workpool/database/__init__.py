@@ -8,10 +8,10 @@ from functools import cache
 from django.db import connections
 
 from ..exceptions import WorkpoolSettingsError
-from .base import Database, Due, NewWork
+from .base import Database, Due, NewWork, Start
 from .watch import Hint, Watch
 
-__all__ = ["Database", "Due", "Hint", "NewWork", "Watch", "database"]
+__all__ = ["Database", "Due", "Hint", "NewWork", "Start", "Watch", "database"]
 
 
 @cache

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from django.apps import apps
 from django.conf import settings
@@ -35,6 +35,16 @@ class NewWork:
     on_complete_context: str = "null"
     retry: str = ""
     callback_of: uuid.UUID | None = None
+
+
+class Start(NamedTuple):
+    """A pending start that is to become a running row."""
+
+    id: int
+    work_id: uuid.UUID
+    segment: int
+    #: The worker that it is assigned to.
+    worker_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +164,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
-        """Turn pending starts into running rows, in this order.
-
-        Args:
-            starts: ids of pending starts.
-            workers: for each the worker that it is assigned to.
-            started_ms: the time, of the database.
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+        """Turn pending starts of one pool and lane into running rows, in this order, at a time of the database.
 
         Returns:
-            Each pending start's token.
+            The token of each pending start.
         """
 
     # Time -------------------------------------------------------------------------------------------------------

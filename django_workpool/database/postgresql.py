@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from .. import conf
 from ..types import Attempted
 from . import sessions
-from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork
+from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork, Start
 from .watch import Hint, Watch
 
 CHANNEL = "workpool"
@@ -33,13 +33,15 @@ SELECT unnest(%s::uuid[]), %s, %s, %s, GREATEST(%s, floor(extract(epoch FROM mom
 RETURNING segment"""
 )
 
+# Without a join: the planner knows nothing of how many rows there are, and would compare each with each.
 _BEGIN_RUNS = """
-WITH due AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]) RETURNING id, work_id, pool, lane, segment),
-     begun AS (INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started)
-               SELECT due.work_id, due.pool, due.lane, m.worker, due.segment, %s
-               FROM due JOIN unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS m(id, worker, place) ON m.id = due.id ORDER BY m.place
-               RETURNING id, work_id)
-SELECT due.id, begun.id FROM begun JOIN due ON due.work_id = begun.work_id"""
+WITH due AS MATERIALIZED (
+       SELECT a.*, nextval((SELECT pg_get_serial_sequence(%s, 'id'))::regclass) AS token
+       FROM unnest(%s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[]) AS a(id, work_id, segment, worker)),
+     begun AS (INSERT INTO {RunningWork} (id, work_id, pool, lane, worker_id, due, started)
+               SELECT token, work_id, %s, %s, worker, segment, %s FROM due),
+     gone AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]))
+SELECT id, token FROM due"""
 
 _COMPLETE = """
 WITH mine AS MATERIALIZED (
@@ -111,8 +113,10 @@ class PostgreSQL(Database):
         statement = self.sql(_COMPLETE.replace("{table}", table).replace("{kept}", _KEPT if keep else ""))
         return {token for (token,) in sessions.fetch_prepared(self.connection, statement, params)}
 
-    def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
-        params = [_array("bigint", starts), self.moment_param(started_ms), _array("bigint", starts), _array("bigint", workers)]
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+        ids, *columns = zip(*starts, strict=True)
+        arrays = [_array(kind, values) for kind, values in zip(("bigint", "uuid", "bigint", "bigint"), (ids, *columns), strict=True)]
+        params = [self.sql("{RunningWork}"), *arrays, pool, lane, self.moment_param(started_ms), arrays[0]]
         return dict(self.fetch(_BEGIN_RUNS, params))
 
     def clock_ms(self) -> float:

@@ -17,7 +17,7 @@ from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
 from ..types import Attempted
-from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork
+from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork, Start
 from .forks import keep_from_children
 from .watch import Hint, Watch
 
@@ -108,18 +108,18 @@ class SQLite(Database):
         self.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
         return tokens
 
-    def begin_runs(self, starts: Sequence[int], workers: Sequence[int], started_ms: float) -> dict[int, int]:
-        table, params = self.table(id=("bigint", starts), worker=("bigint", workers))
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+        ids, works, segments, workers = zip(*starts, strict=True)
+        table, params = self.table(work_id=("uuid", works), segment=("bigint", segments), worker=("bigint", workers))
         begun = self.fetch(
             "INSERT INTO {RunningWork} (work_id, pool, lane, worker_id, due, started) "
-            f"SELECT s.work_id, s.pool, s.lane, m.worker, s.segment, %s FROM {table} JOIN {{PendingStart}} s ON s.id = m.id "
-            "ORDER BY m.place "
-            "RETURNING (SELECT s.id FROM {PendingStart} s WHERE s.work_id = {RunningWork}.work_id), id",
-            [self.moment_param(started_ms), *params],
+            f"SELECT m.work_id, %s, %s, m.worker, m.segment, %s FROM {table} ORDER BY m.place RETURNING work_id, id",
+            [pool, lane, self.moment_param(started_ms), *params],
         )
-        among, param = self.among("id", starts)
+        among, param = self.among("id", ids)
         self.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
-        return dict(begun)
+        tokens = dict(begun)
+        return {one.id: tokens[one.work_id.hex] for one in starts}
 
     def clock_ms(self) -> float:
         return time.time() * 1000

@@ -1,5 +1,6 @@
 """Phase (d): start due work by priority, then age, as much as there is spare capacity and room in the workers."""
 
+from ..database import Start
 from ..models import Work
 from ..types import FnType, Lane, Run
 from . import due, holds
@@ -104,7 +105,8 @@ def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
     held = [row.work_id for row, _ in chosen if row.held]
     if held:
         Work.objects.using(it.db.using).filter(id__in=held).update(held_since=None)
-    tokens = it.db.begin_runs([row.id for row, _ in chosen], [worker_id for _, worker_id in chosen], it.now_ms)
+    rows = [Start(row.id, row.work_id, row.segment, worker_id) for row, worker_id in chosen]
+    tokens = it.db.begin_runs(it.pool, lane, rows, it.now_ms)
     started, kinds = it.db.moment(it.now_ms), {kind.value: kind for kind in FnType}
     for row, worker_id in chosen:
         token = tokens[row.id]
