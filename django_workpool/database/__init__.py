@@ -8,9 +8,9 @@ from functools import cache
 from django.db import connections
 
 from ..exceptions import WorkpoolSettingsError
-from .base import Database, Due, Hint, NewWork, Watch
+from .base import Condition, Database, Due, Hint, NewWork, Watch
 
-__all__ = ["Database", "Due", "Hint", "NewWork", "Watch", "database"]
+__all__ = ["Condition", "Database", "Due", "Hint", "NewWork", "Watch", "database"]
 
 
 @cache

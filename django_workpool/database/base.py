@@ -3,7 +3,7 @@
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -53,6 +53,10 @@ class Hint:
     name: str = ""
 
 
+#: A query that finds a row or none, and its parameters.
+Condition = tuple[str, list[Any]]
+
+
 class Watch(ABC):
     """One process's ear and pulse: it hears hints, and holds the lock by which others know that the process lives.
 
@@ -91,6 +95,8 @@ class Database(ABC):
     vendor: ClassVar[str]
     #: Whether processes are woken by notifications: then RunStatus says which kicks are needed.
     kicks: ClassVar[bool]
+    #: Whether ``insert_work`` is one statement: all or nothing by itself.
+    inserts_at_once: ClassVar[bool] = False
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
     #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
@@ -143,6 +149,15 @@ class Database(ABC):
     def read_uuid(self, value: Any) -> uuid.UUID:
         """Return a UUID as a statement's result holds it."""
         return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
+
+    def all_or_nothing(self, inserts: int) -> AbstractContextManager[None]:
+        """Return a block in which so many calls of ``insert_work`` take effect together or not at all, in or outside a transaction."""
+        connection = self.connection
+        if inserts == 1 and self.inserts_at_once and (connection.in_atomic_block or connection.get_autocommit()):
+            # Outside a transaction BEGIN and COMMIT would be two round trips for nothing.
+            return transaction.mark_for_rollback_on_error(using=self.using)
+        # Several get a savepoint: all or none, even if the caller catches the error.
+        return transaction.atomic(using=self.using, savepoint=inserts > 1)
 
     @abstractmethod
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
@@ -221,8 +236,8 @@ class Database(ABC):
 
     # Waking up and leading --------------------------------------------------------------------------------------
 
-    def notify(self, hints: Sequence[Hint]) -> None:  # noqa: B027 - hints are optional
-        """Send hints to all processes, in a transaction of its own."""
+    def notify(self, hints: Sequence[Hint], unless: Condition | None = None) -> None:  # noqa: B027 - hints are optional
+        """Send hints to all processes, in a transaction of its own; nothing if the query ``unless`` finds a row."""
 
     @abstractmethod
     def watch(self) -> Watch:

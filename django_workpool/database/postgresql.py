@@ -10,7 +10,7 @@ from django.db import connections, transaction
 
 from .. import conf
 from . import sessions
-from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .base import WORK_COLUMNS, Condition, Database, Due, Hint, NewWork, Watch
 
 CHANNEL = "workpool"
 #: Seconds between two looks of a process that cannot listen.
@@ -18,16 +18,20 @@ POLL_BLIND = 0.25
 #: PostgreSQL refuses a payload of 8,000 bytes or more.
 PAYLOAD_MAX = 7_900
 
+#: Between two JSON texts: no JSON text contains it (RFC 7464).
+SEPARATOR = "\x1e"
+
+# The works of a batch come as two texts, not as arrays: the driver would quote each item by itself.
 _INSERT = (
     """
-WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS at),
-     added AS (INSERT INTO {Work} ("""
+WITH added AS (INSERT INTO {Work} ("""
     + WORK_COLUMNS
     + """)
-               SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, moment.at
-               FROM unnest(%s::uuid[], %s::text[]) AS w(id, arguments), moment)
+               SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, (SELECT clock_timestamp())
+               FROM unnest(%s::uuid[], string_to_array(%s, E'\\x1e')) AS w(id, arguments)
+               RETURNING id, pool, priority, created)
 INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment)
-SELECT unnest(%s::uuid[]), %s, %s, %s, GREATEST(%s, floor(extract(epoch FROM moment.at) * 10){delay})::bigint FROM moment
+SELECT id, pool, %s, priority, GREATEST(%s, floor(extract(epoch FROM created) * 10){delay})::bigint FROM added
 RETURNING segment"""
 )
 
@@ -38,6 +42,7 @@ class PostgreSQL(Database):
     vendor = "postgresql"
     kicks = True
     leases = True
+    inserts_at_once = True
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
@@ -45,10 +50,10 @@ class PostgreSQL(Database):
         return f"{column} = ANY(%s::{cast}[])", list(values)
 
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
-        delay = "" if due.delay_ms is None else ", ceil(extract(epoch FROM moment.at) * 10 + %s)"
+        delay = "" if due.delay_ms is None else ", ceil(extract(epoch FROM created) * 10 + %s)"
         params: list[Any] = [new.pool, new.fn_type, new.func_path, new.name, new.priority]
-        params += [new.on_complete, new.on_complete_context, new.retry, new.callback_of, list(ids), list(arguments)]
-        params += [list(ids), new.pool, new.lane, new.priority, due.segment]
+        params += [new.on_complete, new.on_complete_context, new.retry, new.callback_of]
+        params += ["{" + ",".join([work_id.hex for work_id in ids]) + "}", SEPARATOR.join(arguments), new.lane, due.segment]
         if due.delay_ms is not None:
             params.append(due.delay_ms / 100)
         with self.connection.cursor() as cursor:
@@ -127,10 +132,12 @@ class PostgreSQL(Database):
     def defer_constraints(self) -> None:
         self.execute("SET CONSTRAINTS ALL DEFERRED")
 
-    def notify(self, hints: Sequence[Hint]) -> None:
+    def notify(self, hints: Sequence[Hint], unless: Condition | None = None) -> None:
         payloads = list(dict.fromkeys(f"{hint.kind} {hint.name}"[:PAYLOAD_MAX] for hint in hints))
         if payloads:
-            self.fetch("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload", [CHANNEL, payloads])
+            sends = ", ".join(["pg_notify(%s, %s)"] * len(payloads))
+            where, params = ("", []) if unless is None else (f" WHERE NOT EXISTS ({unless[0]})", unless[1])
+            self.fetch(f"SELECT {sends}{where}", [text for payload in payloads for text in (CHANNEL, payload)] + params)
 
     def watch(self) -> Watch:
         return PostgreSQLWatch(self)
