@@ -12,9 +12,11 @@ import threading
 import types
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from django.apps import apps
+from django.core.signals import setting_changed
 from django.utils.module_loading import module_has_submodule
 
 from . import conf
@@ -231,10 +233,20 @@ def _check_allowed(path: str, module: str) -> None:
         )
 
 
+# Bounded: modules come from paths that anybody may have stored.
+@lru_cache(maxsize=1024)
 def _is_allowed(module: str) -> bool:
     allowed = [app.name for app in apps.get_app_configs()]
     allowed.extend(conf.function_prefixes())
     return any(module == prefix or module.startswith(prefix + ".") for prefix in allowed)
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting in ("INSTALLED_APPS", "WORKPOOLS"):
+        _is_allowed.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_workpool.functions")
 
 
 def _in_place(entry: Registered) -> bool:

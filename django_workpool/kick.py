@@ -82,7 +82,7 @@ def kick(using: str, pool: str, source: Source, *, due: int = 0, late: bool = Fa
     if not late:
         # One statement looks and sends. Without a row the pool is new, and its loop may be asleep.
         condition, params = pointless(source, due, f"({db.clock_ms_sql}) / {SEGMENT_MS}")
-        unless = db.sql(f"SELECT 1 FROM {{RunStatus}} WHERE pool = %s AND {condition}"), [pool, *params]
+        unless = f"SELECT 1 FROM {{RunStatus}} WHERE pool = %s AND {condition}", [pool, *params]
     db.notify([hint], unless)
 
 

@@ -53,7 +53,7 @@ class Hint:
     name: str = ""
 
 
-#: A query that finds a row or none, and its parameters.
+#: A query that finds a row or none, with tables as ``{Model}``, and its parameters.
 Condition = tuple[str, list[Any]]
 
 
