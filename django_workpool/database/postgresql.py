@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from django.db import connections, transaction
 
 from .. import conf
@@ -56,9 +57,26 @@ class PostgreSQL(Database):
         params += ["{" + ",".join([work_id.hex for work_id in ids]) + "}", SEPARATOR.join(arguments), new.lane, due.segment]
         if due.delay_ms is not None:
             params.append(due.delay_ms / 100)
-        with self.connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.execute(self.sql(_INSERT.replace("{delay}", delay)), params)
             return int(cursor.fetchone()[0])
+
+    def _cursor(self) -> Any:
+        """Return a cursor of Django's for statements that are sent often.
+
+        Where the project's OPTIONS let the driver prepare statements (``prepare_threshold``), it is one that can: Django's usual ones
+        put the parameters into the text, so that each statement is a new one, to be parsed and planned. That costs more than its rows.
+        """
+        connection: Any = self.connection
+        connection.ensure_connection()
+        raw = connection.connection
+        if raw.prepare_threshold is None:
+            return connection.cursor()
+        usual, raw.cursor_factory = raw.cursor_factory, psycopg.Cursor
+        try:
+            return connection.cursor()
+        finally:
+            raw.cursor_factory = usual
 
     def insert_running(self, rows: Sequence[tuple[Any, ...]]) -> dict[uuid.UUID, int]:
         added = self.fetch(
@@ -137,7 +155,8 @@ class PostgreSQL(Database):
         if payloads:
             sends = ", ".join(["pg_notify(%s, %s)"] * len(payloads))
             where, params = ("", []) if unless is None else (f" WHERE NOT EXISTS ({unless[0]})", unless[1])
-            self.fetch(f"SELECT {sends}{where}", [text for payload in payloads for text in (CHANNEL, payload)] + params)
+            with self._cursor() as cursor:
+                cursor.execute(self.sql(f"SELECT {sends}{where}"), [text for payload in payloads for text in (CHANNEL, payload)] + params)
 
     def watch(self) -> Watch:
         return PostgreSQLWatch(self)
