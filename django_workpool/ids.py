@@ -7,6 +7,7 @@ import uuid
 _MS = (1 << 48) - 1
 _RANDOM = (1 << 62) - 1
 _VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
+_UNKNOWN = uuid.SafeUUID.unknown
 
 
 def new_work_id() -> uuid.UUID:
@@ -25,7 +26,7 @@ def _uuid(number: int) -> uuid.UUID:
     # What UUID(int=number) makes, without its checks: they cost more than all the rest.
     made = object.__new__(uuid.UUID)
     object.__setattr__(made, "int", number)
-    object.__setattr__(made, "is_safe", uuid.SafeUUID.unknown)
+    object.__setattr__(made, "is_safe", _UNKNOWN)
     return made
 
 
