@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from . import conf
 from .database import Database, database
-from .database.base import KEPT_COLUMNS
+from .database.rows import KEPT_COLUMNS
 from .models import Archive
 from .types import CallbackState, FnType, ResultKind
 

@@ -72,9 +72,9 @@ def _encode(calls: Iterable[Call]) -> list[str]:
 
 def _insert(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
     db = database(using)
-    with transaction.atomic(using=using, savepoint=len(ids) > CHUNK):
-        # A batch of several statements gets a savepoint: all or none, even if the caller catches the error.
-        segment = min(db.insert_work(new, ids[i : i + CHUNK], arguments[i : i + CHUNK], options.due()) for i in range(0, len(ids), CHUNK))
+    starts = range(0, len(ids), CHUNK)
+    with db.all_or_nothing(len(starts)):
+        segment = min(db.insert_work(new, ids[i : i + CHUNK], arguments[i : i + CHUNK], options.due()) for i in starts)
         kick_after_commit(using, new.pool, Source.ENQUEUE, segment)
 
 

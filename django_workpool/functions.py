@@ -239,6 +239,7 @@ def _check_allowed(path: str, module: str) -> None:
         )
 
 
+# Bounded: modules come from paths that anybody may have stored.
 @lru_cache(maxsize=1024)
 def _is_allowed(module: str) -> bool:
     allowed = [app.name for app in apps.get_app_configs()]

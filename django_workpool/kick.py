@@ -10,7 +10,8 @@ from typing import Any
 
 from django.db import transaction
 
-from .database import Hint, database
+from .database import Condition, Hint, database
+from .segments import SEGMENT_MS
 from .types import LoopState
 
 #: Half of the second that the loop reads behind its cursor: rows that were committed later than this after their
@@ -46,16 +47,21 @@ def listen(using: str, listener: Callable[[Hint], bool]) -> Callable[[], None]:
     return lambda: _listeners[using].remove(listener)
 
 
-def is_needed(state: str, segment: int, saturated: bool, *, now: int, source: Source, due: int) -> bool:
-    """Return whether a kick is needed, by the loop's status (``state``, ``segment``, ``saturated``) and the time."""
-    if state == LoopState.RUNNING:
-        return False
-    if state == LoopState.IDLE or source in _ALWAYS:
-        return True
-    if source is Source.ENQUEUE and saturated:
-        return False
+def pointless(source: Source, due: int, now: str) -> Condition:
+    """Return a condition on RunStatus: the loop's status makes a kick pointless.
+
+    Args:
+        source: What has changed.
+        due: The segment at which the inserted work is due.
+        now: SQL for the current time in segments, with or without the part of the current one that has passed.
+    """
+    running = f"state = '{LoopState.RUNNING.value}'"
+    if source in _ALWAYS:
+        return running, []
+    saturated = "saturated OR " if source is Source.ENQUEUE else ""
     # It comes by itself before that, or so soon that a kick would not be quicker.
-    return segment > max(due, now + 1)
+    scheduled = f"state = '{LoopState.SCHEDULED.value}' AND ({saturated}segment <= %s OR segment <= {now} + 1)"
+    return f"({running} OR {scheduled})", [due]
 
 
 def kick(using: str, pool: str, source: Source, *, due: int = 0, late: bool = False) -> None:
@@ -74,13 +80,12 @@ def kick(using: str, pool: str, source: Source, *, due: int = 0, late: bool = Fa
     here = Hint("ended", pool) if source is Source.COMPLETE and not late else hint
     if any([listener(here) for listener in _listeners.get(using, ())]) or not db.kicks:
         return
+    unless = None
     if not late:
-        rows = db.fetch(f"SELECT state, segment, saturated, {db.clock_ms_sql} FROM {{RunStatus}} WHERE pool = %s", [pool])
-        # Without a row the pool is new, and its loop may be asleep.
-        for state, segment, saturated, now_ms in rows:
-            if not is_needed(state, segment, saturated, now=int(now_ms // 100), source=source, due=due):
-                return
-    db.notify([hint])
+        # One statement looks and sends. Without a row the pool is new, and its loop may be asleep.
+        condition, params = pointless(source, due, f"({db.clock_ms_sql}) / {SEGMENT_MS}")
+        unless = f"SELECT 1 FROM {{RunStatus}} WHERE pool = %s AND {condition}", [pool, *params]
+    db.notify([hint], unless)
 
 
 class _Kick:

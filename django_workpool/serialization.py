@@ -90,10 +90,10 @@ def encode_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """
     check = _Check("")
     for number, value in enumerate(args, start=1):
-        check.place = f"argument {number}"
+        check.argument = number
         check.value(value)
     for name, value in kwargs.items():
-        check.place = f"argument {_shown(name)}"
+        check.argument = name
         check.key(name)
         check.value(value)
     return _text_of({"args": args, "kwargs": kwargs}, "the arguments")
@@ -139,10 +139,12 @@ def clean(text: str, limit: int = TEXT_MAX) -> str:
 class _Check:
     """One walk through a value: raises at the first thing that cannot be stored."""
 
-    __slots__ = ("place", "room", "texts", "trail")
+    __slots__ = ("argument", "place", "room", "texts", "trail")
 
     def __init__(self, place: str, *, texts: bool = True) -> None:
         self.place = place
+        #: Without a place: the number or name of the argument, put into words only for an error.
+        self.argument: Any = None
         self.texts = texts
         self.trail: list[Any] = []
         #: What is shared is written each time: counted here, so that a small value cannot become an endless text.
@@ -210,11 +212,14 @@ class _Check:
     def take(self, size: int) -> None:
         self.room -= size
         if self.room < 0:
-            raise _too_long(self.place)
+            raise _too_long(self.named())
 
     def where(self) -> str:
         shown = "".join(f"[{_shown(key)}]" for key in self.trail[:5])
-        return self.place + shown + ("…" if len(self.trail) > 5 else "")
+        return self.named() + shown + ("…" if len(self.trail) > 5 else "")
+
+    def named(self) -> str:
+        return self.place or f"argument {_shown(self.argument)}"
 
 
 def _shown(key: Any) -> str:

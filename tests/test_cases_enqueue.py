@@ -13,7 +13,9 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext, override_settings
 
 from django_workpool import RetryBehavior, Workpool, WorkpoolError, call, enqueue
+from django_workpool.ids import new_work_id
 from django_workpool.models import Archive, PendingCancelation, PendingStart, Work
+from django_workpool.serialization import decode
 from django_workpool.types import WorkState
 
 from .works.models import Counter
@@ -22,9 +24,11 @@ from .works.tasks import ended, nap, note
 POSTGRESQL = connection.vendor == "postgresql"
 #: What one batch costs: the work and its pending start, in one statement where the database can.
 INSERT = 1 if POSTGRESQL else 2
-#: After a commit, where kicks are needed at all: one look at RunStatus, and the notification.
-KICK = 2 if POSTGRESQL else 0
+#: After a commit, where kicks are needed at all: the notification, which looks at RunStatus itself.
+KICK = 1 if POSTGRESQL else 0
 BEGIN_COMMIT = 2
+#: Outside a transaction, what is one statement needs none of its own.
+ALONE = INSERT if POSTGRESQL else BEGIN_COMMIT + INSERT
 
 
 def statements(act: Callable[[], Any]) -> int:
@@ -50,7 +54,9 @@ def test_number_of_statements() -> None:
     full = pool.using(on_complete=ended, on_complete_context={"a": 1}, delay=timedelta(hours=1), priority=5, name="n", retry=True)
     for act in (lambda: pool.enqueue(note, "x"), lambda: full.enqueue(note, "x"), lambda: enqueue(note, "x")):
         assert inside(act) == INSERT
-    assert statements(lambda: pool.enqueue(note, "x")) == BEGIN_COMMIT + INSERT + KICK
+    assert statements(lambda: pool.enqueue(note, "x")) == ALONE + KICK
+    assert statements(lambda: pool.enqueue_many(note, [call("x")] * 1000)) == ALONE + KICK
+    assert statements(lambda: pool.enqueue_many(note, [call("x")] * 1001)) == BEGIN_COMMIT + 2 * INSERT + KICK
     assert inside(lambda: pool.enqueue_many(note, [call("x")] * 1000)) == (1 if POSTGRESQL else 2)
     savepoint = 2
     assert inside(lambda: pool.enqueue_many(note, [call("x")] * 3000)) == 3 * INSERT + savepoint
@@ -91,7 +97,7 @@ def test_notification_comes_after_the_commit() -> None:
     sent = [one["sql"] for one in captured]
     assert len(sent) == BEGIN_COMMIT + 20 * INSERT + KICK
     if POSTGRESQL:
-        assert sent[-3] == "COMMIT" and "pg_notify" in sent[-1]
+        assert sent[-2] == "COMMIT" and "pg_notify" in sent[-1]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -151,6 +157,76 @@ def test_error_of_the_database_in_the_middle() -> None:
             assert Counter.objects.count() == 1
     assert [one.name for one in Counter.objects.all()] == ["business with a savepoint"]
     assert (Work.objects.count(), PendingStart.objects.count()) == (1, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_error_of_the_database_outside_a_transaction() -> None:
+    """Nothing was enqueued, nobody is kicked, and the connection can be used."""
+    taken = Workpool().enqueue(note, "first")
+    fresh = new_work_id()
+    for ids in ([taken], [fresh, taken], [fresh] * 2):
+        remaining = iter(ids)
+        with pytest.MonkeyPatch.context() as patch, CaptureQueriesContext(connection) as captured:
+            patch.setattr("django_workpool.client.new_work_id", lambda remaining=remaining: next(remaining))
+            with pytest.raises(IntegrityError):
+                Workpool().enqueue_many(note, [call("x")] * len(ids))
+        assert not any("pg_notify" in one["sql"] for one in captured)
+        assert (Work.objects.get().id, PendingStart.objects.get().work_id) == (taken, taken)
+    assert connection.get_autocommit() and not connection.in_atomic_block
+    Workpool().enqueue(note, "second")
+    assert Work.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_transactions_by_hand() -> None:
+    """Without autocommit the work belongs to the transaction that is open; its kick comes when Django runs such hooks."""
+    connection.set_autocommit(False)
+    try:
+        Workpool().enqueue(note, "lost")
+        connection.rollback()
+        Workpool().enqueue(note, "kept")
+        connection.commit()
+        with CaptureQueriesContext(connection) as captured:
+            connection.set_autocommit(True)
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+    assert [one.arguments for one in Work.objects.all()] == ['{"args":["kept"],"kwargs":{}}']
+    assert ["pg_notify" in one["sql"] for one in captured] == [True] * KICK
+
+
+@pytest.mark.django_db
+def test_texts_that_quoting_or_splitting_could_spoil() -> None:
+    """A batch goes as one text: each item comes back as it was given, with its own id."""
+    odd = ["", "\x1e", "\x1e\n,", '"', "'", "\\", "\\x1e", "NULL", "{}", "{a,b}", "%s", "%%", "$1", "é漢🎉", "\u2028", "E'\\''"]
+    calls = [call(text, {text: [text]}) for text in odd]
+    ids = Workpool().enqueue_many(note, calls)
+    stored = dict(Work.objects.values_list("id", "arguments"))
+    assert [decode(stored[work_id]) for work_id in ids] == [{"args": list(one.args), "kwargs": {}} for one in calls]
+    assert sorted(PendingStart.objects.values_list("work_id", flat=True)) == sorted(ids)
+    # In the order of their ids, so that the indexes grow at their ends.
+    assert ids == sorted(ids) == list(PendingStart.objects.order_by("id").values_list("work_id", flat=True))
+    assert len(set(Work.objects.values_list("created", flat=True))) == 1
+    assert len(set(PendingStart.objects.values_list("segment", flat=True))) == 1
+
+
+@pytest.mark.skipif(not POSTGRESQL, reason="SQLite's driver keeps its statements by itself")
+@pytest.mark.django_db
+@pytest.mark.parametrize(("threshold", "prepared"), [(None, 0), (1, 1)])
+def test_statements_are_prepared_only_where_the_project_allows_it(threshold: int | None, prepared: int) -> None:
+    """And Django's own cursors stay as they are."""
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    usual, before = raw.cursor_factory, raw.prepare_threshold
+    raw.prepare_threshold = threshold
+    try:
+        assert statements(lambda: [Workpool().enqueue(note, "x") for _ in range(4)]) == 4
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE %s", ["%workpool_pendingstart%"])
+            assert cursor.fetchone() == (prepared,)
+    finally:
+        raw.prepare_threshold = before
+    assert raw.cursor_factory is usual
 
 
 class Odd:

@@ -1,6 +1,7 @@
 """What is kept and counted: the archive and its pruning, figures, and identifiers."""
 
 import os
+import pickle
 import time
 import uuid
 from dataclasses import replace
@@ -187,6 +188,10 @@ def test_identifiers_are_of_version_7_show_their_time_and_differ() -> None:
     assert len(set(ids)) == 2000
     assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}
     assert all(before <= one.int >> 80 <= after for one in ids)
+    # Made without the constructor, but in nothing else than what it makes.
+    for one in ids[:10]:
+        made = uuid.UUID(int=one.int)
+        assert (one, hash(one), str(one), one.is_safe, pickle.loads(pickle.dumps(one))) == (made, hash(made), str(made), made.is_safe, made)
 
 
 def test_identifiers_made_later_sort_later(monkeypatch: pytest.MonkeyPatch) -> None:

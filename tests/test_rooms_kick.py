@@ -7,7 +7,7 @@ from django.db import transaction
 
 from django_workpool import Workpool, call, kick
 from django_workpool.database import Hint, database
-from django_workpool.kick import Source, is_needed
+from django_workpool.kick import Source, pointless
 from django_workpool.loop import status
 from django_workpool.loop.context import Iteration
 from django_workpool.models import RunStatus
@@ -49,8 +49,11 @@ NEEDED = [
 
 
 @pytest.mark.parametrize(("state", "segment", "saturated", "source", "due", "needed"), NEEDED)
-def test_a_kick_is_needed(state: str, segment: int, saturated: bool, source: Source, due: int, needed: bool) -> None:
-    assert is_needed(state, segment, saturated, now=NOW, source=source, due=due) is needed
+@pytest.mark.parametrize("now", [str(NOW), f"{NOW}.75", f"floor({NOW}.75)"])
+def test_a_kick_is_needed(state: str, segment: int, saturated: bool, source: Source, due: int, needed: bool, now: str) -> None:
+    idle(state, segment, saturated)
+    condition, params = pointless(source, due, now)
+    assert (not database(USING).fetch(f"SELECT 1 FROM {{RunStatus}} WHERE pool = %s AND {condition}", [POOL, *params])) is needed
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Hint]:
     hints: list[Hint] = []
     db = database(USING)
     monkeypatch.setattr(db, "kicks", True, raising=False)
-    monkeypatch.setattr(db, "notify", hints.extend)
+    monkeypatch.setattr(db, "notify", lambda new, unless=None: None if unless and db.fetch(*unless) else hints.extend(new))
     return hints
 
 

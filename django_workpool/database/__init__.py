@@ -8,10 +8,11 @@ from functools import cache
 from django.db import connections
 
 from ..exceptions import WorkpoolSettingsError
-from .base import Database, Due, NewWork, Start
+from .base import Database
+from .rows import Condition, Due, NewWork, Start
 from .watch import Hint, Watch
 
-__all__ = ["Database", "Due", "Hint", "NewWork", "Start", "Watch", "database"]
+__all__ = ["Condition", "Database", "Due", "Hint", "NewWork", "Start", "Watch", "database"]
 
 
 @cache

@@ -3,11 +3,10 @@
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from django.apps import apps
 from django.conf import settings
@@ -18,41 +17,8 @@ from django.utils import timezone
 
 from ..segments import floor_segment
 from ..types import Attempted
+from .rows import Condition, Due, NewWork, Start
 from .watch import Hint, Watch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewWork:
-    """What the works of one batch have in common."""
-
-    pool: str
-    lane: int
-    fn_type: str
-    func_path: str
-    name: str
-    priority: int = 0
-    on_complete: str = ""
-    on_complete_context: str = "null"
-    retry: str = ""
-    callback_of: uuid.UUID | None = None
-
-
-class Start(NamedTuple):
-    """A pending start that is to become a running row."""
-
-    id: int
-    work_id: uuid.UUID
-    segment: int
-    #: The worker that it is assigned to.
-    worker_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """When a batch is due: at once, after a delay, or at a segment (whichever is later than now)."""
-
-    segment: int = 0
-    delay_ms: float | None = None
 
 
 @lru_cache(maxsize=256)
@@ -67,6 +33,8 @@ class Database(ABC):
     vendor: ClassVar[str]
     #: Whether processes are woken by notifications: then RunStatus says which kicks are needed.
     kicks: ClassVar[bool]
+    #: Whether ``insert_work`` is one statement: all or nothing by itself.
+    inserts_at_once: ClassVar[bool] = False
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
     #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
@@ -135,6 +103,15 @@ class Database(ABC):
     def with_uuids(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
         """Return rows with a UUID in a column that holds one."""
         return rows
+
+    def all_or_nothing(self, inserts: int) -> AbstractContextManager[None]:
+        """Return a block in which so many calls of ``insert_work`` take effect together or not at all, in or outside a transaction."""
+        connection = self.connection
+        if inserts == 1 and self.inserts_at_once and (connection.in_atomic_block or connection.get_autocommit()):
+            # Outside a transaction BEGIN and COMMIT would be two round trips for nothing.
+            return transaction.mark_for_rollback_on_error(using=self.using)
+        # Several get a savepoint: all or none, even if the caller catches the error.
+        return transaction.atomic(using=self.using, savepoint=inserts > 1)
 
     @abstractmethod
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
@@ -243,8 +220,8 @@ class Database(ABC):
 
     # Waking up and leading --------------------------------------------------------------------------------------
 
-    def notify(self, hints: Sequence[Hint]) -> None:  # noqa: B027 - hints are optional
-        """Send hints to all processes, in a transaction of its own."""
+    def notify(self, hints: Sequence[Hint], unless: Condition | None = None) -> None:  # noqa: B027 - hints are optional
+        """Send hints to all processes, in a transaction of its own; nothing if the query ``unless`` finds a row."""
 
     @abstractmethod
     def watch(self) -> Watch:
@@ -259,27 +236,6 @@ class Database(ABC):
 
     def forget_worker(self, worker_id: int) -> None:  # noqa: B027 - most vendors leave nothing
         """Remove what a worker that is gone left outside of the tables."""
-
-
-#: The columns that the archive takes over from Work.
-KEPT_COLUMNS = (
-    "id",
-    "pool",
-    "fn_type",
-    "func_path",
-    "name",
-    "arguments",
-    "priority",
-    "created",
-    "on_complete",
-    "on_complete_context",
-    "callback_of",
-)
-#: The columns of Work that an enqueue fills.
-WORK_COLUMNS = (
-    "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, "
-    "on_complete, on_complete_context, retry, canceled, callback_of, created"
-)
 
 
 def lock_rows(model: type[Model], using: str, *, nowait: bool = False, skip_locked: bool = False) -> Any:

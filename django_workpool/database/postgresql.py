@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from django.db import connections, transaction
 
 from .. import conf
 from ..types import Attempted
 from . import sessions
-from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork, Start
+from .base import Database
+from .rows import KEPT_COLUMNS, WORK_COLUMNS, Condition, Due, NewWork, Start
 from .watch import Hint, Watch
 
 CHANNEL = "workpool"
@@ -20,16 +22,20 @@ POLL_BLIND = 0.25
 #: PostgreSQL refuses a payload of 8,000 bytes or more.
 PAYLOAD_MAX = 7_900
 
+#: Between two JSON texts: no JSON text contains it (RFC 7464).
+SEPARATOR = "\x1e"
+
+# The works of a batch come as two texts, not as arrays: the driver would quote each item by itself.
 _INSERT = (
     """
-WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS at),
-     added AS (INSERT INTO {Work} ("""
+WITH added AS (INSERT INTO {Work} ("""
     + WORK_COLUMNS
     + """)
-               SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, moment.at
-               FROM unnest(%s::uuid[], %s::text[]) AS w(id, arguments), moment)
+               SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, (SELECT clock_timestamp())
+               FROM unnest(%s::uuid[], string_to_array(%s, E'\\x1e')) AS w(id, arguments)
+               RETURNING id, pool, priority, created)
 INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment)
-SELECT unnest(%s::uuid[]), %s, %s, %s, GREATEST(%s, floor(extract(epoch FROM moment.at) * 10){delay})::bigint FROM moment
+SELECT id, pool, %s, priority, GREATEST(%s, floor(extract(epoch FROM created) * 10){delay})::bigint FROM added
 RETURNING segment"""
 )
 
@@ -76,6 +82,7 @@ class PostgreSQL(Database):
     kicks = True
     leases = True
     moment_sql = "%s::timestamptz"
+    inserts_at_once = True
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
@@ -93,15 +100,32 @@ class PostgreSQL(Database):
         return f"(SELECT {', '.join(named)} FROM unnest({arrays}) AS a({', '.join(varied)})) AS m", params
 
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
-        delay = "" if due.delay_ms is None else ", ceil(extract(epoch FROM moment.at) * 10 + %s)"
+        delay = "" if due.delay_ms is None else ", ceil(extract(epoch FROM created) * 10 + %s)"
         params: list[Any] = [new.pool, new.fn_type, new.func_path, new.name, new.priority]
-        params += [new.on_complete, new.on_complete_context, new.retry, new.callback_of, list(ids), list(arguments)]
-        params += [list(ids), new.pool, new.lane, new.priority, due.segment]
+        params += [new.on_complete, new.on_complete_context, new.retry, new.callback_of]
+        params += ["{" + ",".join([work_id.hex for work_id in ids]) + "}", SEPARATOR.join(arguments), new.lane, due.segment]
         if due.delay_ms is not None:
             params.append(due.delay_ms / 100)
-        with self.connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.execute(self.sql(_INSERT.replace("{delay}", delay)), params)
             return int(cursor.fetchone()[0])
+
+    def _cursor(self) -> Any:
+        """Return a cursor of Django's for statements that are sent often.
+
+        Where the project's OPTIONS let the driver prepare statements (``prepare_threshold``), it is one that can: Django's usual ones
+        put the parameters into the text, so that each statement is a new one, to be parsed and planned. That costs more than its rows.
+        """
+        connection: Any = self.connection
+        connection.ensure_connection()
+        raw = connection.connection
+        if raw.prepare_threshold is None:
+            return connection.cursor()
+        usual, raw.cursor_factory = raw.cursor_factory, psycopg.Cursor
+        try:
+            return connection.cursor()
+        finally:
+            raw.cursor_factory = usual
 
     def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
         table, params = self.table(
@@ -182,10 +206,13 @@ class PostgreSQL(Database):
     def defer_constraints(self) -> None:
         self.execute("SET CONSTRAINTS ALL DEFERRED")
 
-    def notify(self, hints: Sequence[Hint]) -> None:
+    def notify(self, hints: Sequence[Hint], unless: Condition | None = None) -> None:
         payloads = list(dict.fromkeys(f"{hint.kind} {hint.name}"[:PAYLOAD_MAX] for hint in hints))
         if payloads:
-            self.fetch("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload", [CHANNEL, payloads])
+            sends = ", ".join(["pg_notify(%s, %s)"] * len(payloads))
+            where, params = ("", []) if unless is None else (f" WHERE NOT EXISTS ({unless[0]})", unless[1])
+            with self._cursor() as cursor:
+                cursor.execute(self.sql(f"SELECT {sends}{where}"), [text for payload in payloads for text in (CHANNEL, payload)] + params)
 
     def watch(self) -> Watch:
         return PostgreSQLWatch(self)

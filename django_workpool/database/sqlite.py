@@ -17,8 +17,9 @@ from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
 from ..types import Attempted
-from .base import KEPT_COLUMNS, WORK_COLUMNS, Database, Due, NewWork, Start
+from .base import Database
 from .forks import keep_from_children
+from .rows import KEPT_COLUMNS, WORK_COLUMNS, Due, NewWork, Start
 from .watch import Hint, Watch
 
 #: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
@@ -27,6 +28,9 @@ POLL_BUSY, POLL_IDLE = 0.005, 0.05
 BUSY_FOR = 5.0
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
+
+_INSERT_WORK = "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + ", ".join(["%s"] * 15) + ")"
+_INSERT_START = "INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment) VALUES (%s, %s, %s, %s, %s)"
 
 
 class SQLite(Database):
@@ -62,15 +66,11 @@ class SQLite(Database):
         callback_of = new.callback_of.hex if new.callback_of else None
         common = (new.pool, new.fn_type, new.func_path, new.name)
         rest = (new.priority, 0, 0, new.on_complete, new.on_complete_context, new.retry, False, callback_of, created)
-        marks = ", ".join(["%s"] * 15)
-        self.execute_many(
-            "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + marks + ")",
-            [(work_id.hex, *common, text, *rest) for work_id, text in zip(ids, arguments, strict=True)],
-        )
-        self.execute_many(
-            "INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment) VALUES (%s, %s, %s, %s, %s)",
-            [(work_id.hex, new.pool, new.lane, new.priority, segment) for work_id in ids],
-        )
+        with self.connection.cursor() as cursor:
+            cursor.executemany(
+                self.sql(_INSERT_WORK), [(work_id.hex, *common, text, *rest) for work_id, text in zip(ids, arguments, strict=True)]
+            )
+            cursor.executemany(self.sql(_INSERT_START), [(work_id.hex, new.pool, new.lane, new.priority, segment) for work_id in ids])
         return segment
 
     def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from django_workpool.database import Hint, Watch
+from django_workpool.database import Condition, Hint, Watch
 from django_workpool.database import sqlite as product
 
 from .clock import clock
@@ -43,8 +43,8 @@ class Simulated(product.SQLite):
     def private_connection(self, purpose: str) -> None:
         """There is one connection, and one at a time who uses it."""
 
-    def notify(self, hints: Sequence[Hint]) -> None:
-        if self.kicks:
+    def notify(self, hints: Sequence[Hint], unless: Condition | None = None) -> None:
+        if self.kicks and not (unless and self.fetch(*unless)):
             Simulated.send(hints)
 
     def take_lead_lock(self) -> bool:

@@ -1,0 +1,63 @@
+"""Rows on their way into the tables, and the columns that more than one statement names."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+#: The columns that the archive takes over from Work.
+KEPT_COLUMNS = (
+    "id",
+    "pool",
+    "fn_type",
+    "func_path",
+    "name",
+    "arguments",
+    "priority",
+    "created",
+    "on_complete",
+    "on_complete_context",
+    "callback_of",
+)
+#: The columns of Work that an enqueue fills.
+WORK_COLUMNS = (
+    "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, "
+    "on_complete, on_complete_context, retry, canceled, callback_of, created"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWork:
+    """What the works of one batch have in common."""
+
+    pool: str
+    lane: int
+    fn_type: str
+    func_path: str
+    name: str
+    priority: int = 0
+    on_complete: str = ""
+    on_complete_context: str = "null"
+    retry: str = ""
+    callback_of: uuid.UUID | None = None
+
+
+class Start(NamedTuple):
+    """A pending start that is to become a running row."""
+
+    id: int
+    work_id: uuid.UUID
+    segment: int
+    #: The worker that it is assigned to.
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a batch is due: at once, after a delay, or at a segment (whichever is later than now)."""
+
+    segment: int = 0
+    delay_ms: float | None = None
+
+
+#: A query that finds a row or none, with tables as ``{Model}``, and its parameters.
+Condition = tuple[str, list[Any]]
