@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from ..types import Run
 
@@ -14,11 +15,17 @@ class Backlog:
         self._lock = threading.Lock()
         self._waiting: deque[Run] = deque()
         self._active: dict[int, tuple[Run, float]] = {}
+        self._low = 0
+        self._on_low: Callable[[], None] = lambda: None
+
+    def watch_low(self, low: int, tell: Callable[[], None]) -> None:
+        """Call ``tell`` each time that no more than ``low`` are left waiting, on the thread that has taken the last one."""
+        self._low, self._on_low = low, tell
 
     @property
-    def waiting(self) -> int:
-        """How many wait. A momentary value, taken without the lock."""
-        return len(self._waiting)
+    def is_low(self) -> bool:
+        """Whether more is wanted. A momentary value, taken without the lock."""
+        return len(self._waiting) <= self._low
 
     @property
     def idle(self) -> bool:

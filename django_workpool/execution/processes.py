@@ -188,6 +188,9 @@ class ProcessExecutor(Backlog):
                     return
                 run = self._waiting.popleft()
                 self._active[run.token] = (run, time.monotonic())
+                low = len(self._waiting) == self._low
+            if low:
+                self._on_low()
             child.run = run
             child.send({"run": run_frame(run), "level": eventlog.level_of(run.pool)})
             self._listen(child)

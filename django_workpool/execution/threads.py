@@ -134,12 +134,15 @@ class ThreadExecutor(Backlog):
                 if self._waiting:
                     run = self._waiting.popleft()
                     self._active[run.token] = (run, time.monotonic())
+                    low = len(self._waiting) == self._low
                 else:
                     self._idle += 1
             if run is None:
                 self._wake.get()
-            else:
-                self._run_one(run, isolation)
+                return True
+            if low:
+                self._on_low()
+            self._run_one(run, isolation)
         except BaseException:
             with suppress(BaseException):
                 logger.exception("%s: a thread was disturbed and goes on.", self.name)

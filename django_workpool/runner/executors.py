@@ -43,7 +43,7 @@ class Executors:
         crashed: Callable[[Run, BaseException], None],
     ) -> None:
         self.assignments = assignments
-        self.size = options.processes or options.threads
+        self.prefetch = options.prefetch
         module = settings.SETTINGS_MODULE
         self.local: ThreadExecutor | ProcessExecutor
         if options.processes:
@@ -71,9 +71,13 @@ class Executors:
         return all(executor.idle for executor in self.all)
 
     @property
-    def has_backlog(self) -> bool:
-        """Whether as much waits as runs: then nothing is idle soon."""
-        return self.local.waiting > self.size
+    def has_enough(self) -> bool:
+        """Whether so much waits that nothing is idle soon."""
+        return not self.local.is_low
+
+    def watch_low(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` when half of what may wait has been taken."""
+        self.local.watch_low(self.prefetch // 2, tell)
 
     def active(self) -> list[Run]:
         """Return what runs now."""

@@ -37,7 +37,7 @@ POLL_EVERY = 0.9
 #: Seconds of a long iteration.
 LONG = 0.02
 #: Seconds between two iterations while the threads of this process have enough to do: then more is done in each.
-LINGER = 0.005
+LINGER = 0.02
 #: Seconds between two attempts to take the lead.
 STANDBY_EVERY = 1.0
 
@@ -64,8 +64,10 @@ class Leader:
         self.others = False
         self._memories: dict[str, PoolMemory] = {}
         self._next: dict[str, float] = {}
-        #: When each pool was iterated last.
+        #: When each pool was iterated last, and which are to be iterated a moment after that.
         self._iterated: dict[str, float] = {}
+        self._lingers: set[str] = set()
+        intake.executors.watch_low(self.hurry)
         self._polled = float("-inf")
         self._pruner = Pruner(using)
         self._ear = Ear()
@@ -77,8 +79,13 @@ class Leader:
 
     def hear(self, hint: Hint) -> bool:
         """Take a hint; return whether it has reached the leader."""
-        self._ear.hear(hint)
+        if hint.kind != "ended" or hint.name not in self._lingers:
+            self._ear.hear(hint)
         return self.lead.held and hint.kind in ("pool", "ended", "late")
+
+    def hurry(self) -> None:
+        """Iterate now for what has ended here: half of what waited for this process's threads has been taken."""
+        self._ear.wake()
 
     def wake(self) -> None:
         """Let the thread look at its flags."""
@@ -151,7 +158,7 @@ class Leader:
                 self._lose("the lease was lost")
                 return
             self._look_around()
-            for pool in self.results.pools():
+            for pool in {*self.results.pools(), *self._lingers}:
                 self._look_soon(pool)
             for pool in self._due_pools():
                 self._iterate_guarded(pool)
@@ -217,8 +224,10 @@ class Leader:
     def _look_soon(self, pool: str) -> None:
         """Iterate for what has ended here: at once, or a moment after the last time while enough waits for the threads of this process."""
         if pool in self._next:
-            at = self._iterated.get(pool, 0.0) + LINGER if self.intake.executors.has_backlog else 0.0
-            self._next[pool] = min(self._next[pool], at)
+            lingers = self.intake.executors.has_enough
+            self._next[pool] = min(self._next[pool], self._iterated.get(pool, 0.0) + LINGER if lingers else 0.0)
+            if lingers:
+                self._lingers.add(pool)
 
     # What the leader sees to between iterations -----------------------------------------------------------------
 
@@ -274,6 +283,8 @@ class Leader:
 
     def _iterate(self, pool: str) -> None:
         memory = self._memories[pool]
+        # From here on what ends may come too late for this iteration, and asks for the next one.
+        self._lingers.discard(pool)
         stale = memory.is_stale()
         waiting = [one for one in self._memories.values() if one.starving_since is not None and one is not memory]
         began = time.monotonic()

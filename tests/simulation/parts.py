@@ -71,6 +71,11 @@ class Executors:
         """Whether nothing runs and nothing waits."""
         return not self.waiting and not self.begun
 
+    has_enough = False
+
+    def watch_low(self, tell: Callable[[], None]) -> None:
+        """Nothing is fetched before it can run."""
+
     def submit(self, runs: Sequence[Run]) -> None:
         """Take runs; each begins in a moment."""
         for run in runs:
