@@ -78,7 +78,7 @@ def kick(using: str, pool: str, source: Source, *, due: int = 0, late: bool = Fa
     hint = Hint("late" if late else "pool", pool)
     # In this process a freed slot is told as what it is: the loop need not hurry as long as enough waits for its threads.
     here = Hint("ended", pool) if source is Source.COMPLETE and not late else hint
-    if any([listener(here) for listener in _listeners.get(using, ())]) or not db.kicks:
+    if tell(using, here) or not db.kicks:
         return
     unless = None
     if not late:
@@ -86,6 +86,11 @@ def kick(using: str, pool: str, source: Source, *, due: int = 0, late: bool = Fa
         condition, params = pointless(source, due, f"({db.clock_ms_sql}) / {SEGMENT_MS}")
         unless = f"SELECT 1 FROM {{RunStatus}} WHERE pool = %s AND {condition}", [pool, *params]
     db.notify([hint], unless)
+
+
+def tell(using: str, hint: Hint) -> bool:
+    """Tell a hint to this process's own loops; return whether it has reached the one that leads."""
+    return any([listener(hint) for listener in _listeners.get(using, ())])
 
 
 class _Kick:

@@ -111,7 +111,7 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
 
     django.setup()
     # They lead to the models.
-    from .. import eventlog, functions
+    from .. import eventlog, functions, kick
     from ..failures import describe
     from .run import Performer
 
@@ -127,9 +127,11 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
         is_stopping=lambda: False,
     )
     isolation = _ChildIsolation(setup["home"])
+    parent = {"leads": False}
+    kick.listen(setup["using"], lambda hint: parent["leads"] and hint.kind == "ended")
     channel.sendall(pack({"ready": True}))
     while (frame := runs.get()) is not None:
-        run = read_run(frame["run"])
+        run, parent["leads"] = read_run(frame["run"]), frame["leads"]
         eventlog.set_levels({run.pool: frame["level"]})
         brought.clear()
         try:

@@ -53,8 +53,9 @@ class ProcessExecutor(Backlog):
         recycle: int = 0,
     ) -> None:
         self.processes, self.program, self.home, self.done, self.recycle = processes, program, home, done, recycle
-        # Guards what follows. Nothing is called and nothing waited for while it is held.
         super().__init__()
+        #: Whether the loop of this process leads: then it is told here what a child has completed, and the child tells nobody.
+        self.leads: Callable[[], bool] = lambda: False
         self._changed = threading.Condition(self._lock)
         self._cut: list[Run] = []
         self._stopped = self._cutting = self._over = False
@@ -192,7 +193,7 @@ class ProcessExecutor(Backlog):
             if low:
                 self._on_low()
             child.run = run
-            child.send({"run": run_frame(run), "level": eventlog.level_of(run.pool)})
+            child.send({"run": run_frame(run), "level": eventlog.level_of(run.pool), "leads": self.leads()})
             self._listen(child)
 
     def _listen(self, child: Child) -> None:

@@ -31,6 +31,7 @@ class Executors:
         options: how many run at once, and where.
         assignments: whose runs they are.
         home: takes the outcome of a run that has ended in another process.
+        completed: told each run that a child process has completed itself.
         crashed: told what a run that broke off has raised.
     """
 
@@ -40,6 +41,7 @@ class Executors:
         options: "Options",
         assignments: Assignments,
         home: Callable[[Run, Outcome], None],
+        completed: Callable[[Run], None],
         crashed: Callable[[Run, BaseException], None],
     ) -> None:
         self.assignments = assignments
@@ -48,7 +50,7 @@ class Executors:
         self.local: ThreadExecutor | ProcessExecutor
         if options.processes:
             program = Program(using=performer.using, worker=performer.worker, settings=module)
-            self.local = ProcessExecutor(options.processes, program, home, assignments.done, options.recycle)
+            self.local = ProcessExecutor(options.processes, program, home, completed, options.recycle)
         else:
             self.local = ThreadExecutor("workpool", options.threads, performer.perform, crashed)
         self.foreign = ForeignExecutor(options.executor, module, home, assignments.forget) if options.executor else None
@@ -75,9 +77,16 @@ class Executors:
         """Whether so much waits that nothing is idle soon."""
         return not self.local.is_low
 
-    def watch_low(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` when half of what may wait has been taken."""
-        self.local.watch_low(self.prefetch // 2, tell)
+    def serve_loop(self, hurry: Callable[[], None], leads: Callable[[], bool]) -> None:
+        """Know the loop of this process.
+
+        Args:
+            hurry: called when half of what may wait has been taken.
+            leads: whether it leads.
+        """
+        self.local.watch_low(self.prefetch // 2, hurry)
+        if isinstance(self.local, ProcessExecutor):
+            self.local.leads = leads
 
     def active(self) -> list[Run]:
         """Return what runs now."""

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .. import eventlog
+from .. import eventlog, kick
+from ..database import Hint
 from ..execution.assignments import Assignments
 from ..execution.run import Performer
 from ..execution.writer import Writer
@@ -45,7 +46,7 @@ class Intake:
             done=self.assignments.done,
             is_stopping=end,
         )
-        self.executors = Executors(self.performer, options, self.assignments, self._bring_home, self._crashed)
+        self.executors = Executors(self.performer, options, self.assignments, self._bring_home, self._completed, self._crashed)
         self._lock = threading.Lock()
         self.stopping = threading.Event()
         #: Set when nothing more is taken: what still comes was never begun.
@@ -118,6 +119,11 @@ class Intake:
             # No thread for its on_complete, or the end has come: then that becomes callback work.
             logger.warning("work %s: %s, so its outcome is written without its on_complete", run.work_id, error)
             self._give_back([run])
+
+    def _completed(self, run: Run) -> None:
+        """A child process has completed a run itself, and has told nobody else if the loop of this process leads."""
+        self.assignments.done(run)
+        kick.tell(self.performer.using, Hint("ended", run.pool))
 
     def _crashed(self, run: Run, error: BaseException) -> None:
         """An executor says that a run ended without bringing its outcome home."""

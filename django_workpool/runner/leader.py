@@ -67,7 +67,7 @@ class Leader:
         #: When each pool was iterated last, and which are to be iterated a moment after that.
         self._iterated: dict[str, float] = {}
         self._lingers: set[str] = set()
-        intake.executors.watch_low(self.hurry)
+        intake.executors.serve_loop(self.hurry, lambda: self.lead.held)
         self._polled = float("-inf")
         self._pruner = Pruner(using)
         self._ear = Ear()

@@ -73,8 +73,8 @@ class Executors:
 
     has_enough = False
 
-    def watch_low(self, tell: Callable[[], None]) -> None:
-        """Nothing is fetched before it can run."""
+    def serve_loop(self, hurry: Callable[[], None], leads: Callable[[], bool]) -> None:
+        """Nothing is fetched before it can run, and there are no children."""
 
     def submit(self, runs: Sequence[Run]) -> None:
         """Take runs; each begins in a moment."""
