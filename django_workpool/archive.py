@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery
 
 from . import conf
 from .database import Database, database
-from .models import Archive
+from .models import Archive, InternalState
 from .types import CallbackState, FnType, ResultKind
 
 #: Rows that one transaction prunes: a few milliseconds, so that nobody waits for it.
@@ -83,6 +83,21 @@ def callback_fate(using: str, work_id: uuid.UUID, state: CallbackState, error: s
     Archive.objects.using(using).filter(id=work_id).update(callback=state.value, callback_error=error)
 
 
+#: What an operator may requeue is never pruned.
+_EXHAUSTED = Q(fn_type=FnType.CALLBACK, kind=ResultKind.FAILED)
+
+
+def overdue(using: str) -> list[str]:
+    """Return the pools that keep finished work for longer than their retention, in one statement for all of them."""
+    oldest = Archive.objects.using(using).filter(~_EXHAUSTED, pool=OuterRef("pool")).order_by("finished").values("finished")[:1]
+    states = InternalState.objects.using(using).annotate(oldest=Subquery(oldest)).filter(oldest__isnull=False)
+    found = list(states.values_list("pool", "oldest"))
+    if not found:
+        return []
+    now = database(using).moment(database(using).clock_ms())
+    return [pool for pool, finished in found if (keep_for := retention(pool)) is not None and now - finished > keep_for]
+
+
 def prune(using: str, pool: str) -> int:
     """Delete one chunk of the finished work that is older than the pool's retention; return how much it was."""
     keep_for = retention(pool)
@@ -91,8 +106,7 @@ def prune(using: str, pool: str) -> int:
     db = database(using)
     before = db.moment(db.clock_ms() - keep_for / timedelta(milliseconds=1))
     with transaction.atomic(using=using):
-        exhausted = Q(fn_type=FnType.CALLBACK, kind=ResultKind.FAILED)
-        old = Archive.objects.using(using).filter(~exhausted, pool=pool, finished__lt=before).order_by("finished")
+        old = Archive.objects.using(using).filter(~_EXHAUSTED, pool=pool, finished__lt=before).order_by("finished")
         ids: list[Any] = list(old.values_list("id", flat=True)[:PRUNE_CHUNK])
         if ids:
             _delete_attempts(db, ids)

@@ -9,8 +9,9 @@ from django.db import connections
 
 from ..exceptions import WorkpoolSettingsError
 from .base import Database, Due, Hint, NewWork, Watch
+from .parts import Answers, Part
 
-__all__ = ["Database", "Due", "Hint", "NewWork", "Watch", "database"]
+__all__ = ["Answers", "Database", "Due", "Hint", "NewWork", "Part", "Watch", "database"]
 
 
 @cache

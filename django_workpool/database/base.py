@@ -17,6 +17,7 @@ from django.db.models import Model
 from django.utils import timezone
 
 from ..segments import floor_segment
+from .parts import Answers, Part, one_by_one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Watch(ABC):
 
     #: Whether it can hold locks at all.
     locks = True
+    database: "Database"
 
     @abstractmethod
     def hold(self, worker_id: int) -> bool:
@@ -69,6 +71,10 @@ class Watch(ABC):
     @abstractmethod
     def held(self) -> set[int] | None:
         """Return the workers whose liveness lock is held by anybody; None where locks cannot be used."""
+
+    def look(self, parts: Sequence[Part]) -> tuple[Answers, set[int] | None]:
+        """Send parts at once; return their answers, and the workers whose lock is held. No change waits for what a question waits for."""
+        return one_by_one(self.database, parts), self.held()
 
     @abstractmethod
     def wait(self, timeout: float) -> list[Hint]:
@@ -93,6 +99,8 @@ class Database(ABC):
     kicks: ClassVar[bool]
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
+    #: Behind a SELECT: lock its rows, leaving out those that somebody else holds (where one writer shuts out all others, it has them).
+    skip_locked: ClassVar[str] = ""
     #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
     courtesy: ClassVar[float] = 0.0
 
@@ -162,6 +170,15 @@ class Database(ABC):
     @abstractmethod
     def clock_ms_sql(self) -> str:
         """SQL for the same."""
+
+    @property
+    def clock_part(self) -> Part:
+        """The same, asked for together with other things."""
+        return Part("clock", f"SELECT {self.clock_ms_sql} AS ms")
+
+    def moment_sql(self) -> tuple[str, list[Any]]:
+        """Return SQL for the database's time as Django's fields hold it, and its parameters."""
+        return "%s", [self.moment_param(self.clock_ms())]
 
     def segment(self) -> int:
         """Return the segment that is now."""

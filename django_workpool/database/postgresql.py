@@ -1,16 +1,19 @@
 """PostgreSQL (psycopg 3): session locks, LISTEN / NOTIFY, one statement for an enqueue."""
 
+import select
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from django.db import connections, transaction
+from django.conf import settings
+from django.db import OperationalError, connections, transaction
 
 from .. import conf
 from . import sessions
 from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
+from .parts import Answers, Part, one_by_one, tell_wait, together
 
 CHANNEL = "workpool"
 #: Seconds between two looks of a process that cannot listen.
@@ -38,6 +41,7 @@ class PostgreSQL(Database):
     vendor = "postgresql"
     kicks = True
     leases = True
+    skip_locked = "FOR UPDATE SKIP LOCKED"
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
@@ -66,6 +70,10 @@ class PostgreSQL(Database):
 
     def clock_ms(self) -> float:
         return float(self.fetch(f"SELECT {self.clock_ms_sql}")[0][0])
+
+    def moment_sql(self) -> tuple[str, list[Any]]:
+        # A pooler's session may be set to any time zone.
+        return ("clock_timestamp()", []) if settings.USE_TZ else ("(clock_timestamp() AT TIME ZONE %s)", [settings.TIME_ZONE])
 
     def private_connection(self, purpose: str) -> None:
         wrapper = sessions.private_wrapper(self.using, purpose)
@@ -136,8 +144,17 @@ class PostgreSQL(Database):
         return PostgreSQLWatch(self)
 
 
+#: The workers whose session lock is held.
+_HELD = (
+    "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = %s::regclass "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
 class PostgreSQLWatch(Watch):
     """LISTEN and the session lock, on one connection; behind a pooler neither, as both are a session's."""
+
+    database: PostgreSQL
 
     def __init__(self, database: PostgreSQL) -> None:
         self.database = database
@@ -167,12 +184,27 @@ class PostgreSQLWatch(Watch):
     def held(self) -> set[int] | None:
         if not self.locks:
             return None
-        rows = self.database.fetch(
-            "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = %s::regclass "
-            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-            [self._table()],
-        )
-        return {int(worker_id) for (worker_id,) in rows}
+        return {int(worker_id) for (worker_id,) in self.database.fetch(_HELD, [self._table()])}
+
+    def look(self, parts: Sequence[Part]) -> tuple[Answers, set[int] | None]:
+        db = self.database
+        try:
+            with self._options():
+                answers = together(db, [*parts, *([Part("held", _HELD, [self._table()])] if self.locks else [])])
+        except OperationalError as error:
+            tell_wait(error)
+            answers = {}
+            for part in parts:
+                if part.changes:
+                    with self._options():
+                        answers |= one_by_one(db, [part])
+            return answers, None
+        held = {int(worker_id) for (worker_id,) in answers.pop("held")} if self.locks else None
+        return answers, held
+
+    def _options(self) -> AbstractContextManager[None]:
+        """A transaction behind a pooler: only there the session's options are set."""
+        return self.database.write() if self.database.is_pooled else nullcontext()
 
     def wait(self, timeout: float) -> list[Hint]:
         connection: Any = self.database.connection.connection
@@ -180,8 +212,18 @@ class PostgreSQLWatch(Watch):
             time.sleep(min(timeout, POLL_BLIND))
             # Whoever cannot listen looks instead.
             return [Hint("changed")] if not self.locks else []
+        hints = self._heard(connection)
+        if not hints:
+            # The driver's own wait wakes ten times a second.
+            poll = select.poll()
+            poll.register(connection.fileno(), select.POLLIN)
+            hints = self._heard(connection) if poll.poll(timeout * 1000) else []
+        return hints
+
+    def _heard(self, connection: Any) -> list[Hint]:
+        """Return what has arrived; some may have come with the answer to a statement."""
         hints = []
-        for notification in connection.notifies(timeout=timeout, stop_after=1):
+        for notification in connection.notifies(timeout=0, stop_after=1):
             kind, _, name = notification.payload.partition(" ")
             hints.append(Hint(kind, name))
         return hints

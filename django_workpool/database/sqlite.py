@@ -164,6 +164,8 @@ def _flock(path: str) -> int | None:
 class SQLiteWatch(Watch):
     """A flock a worker, and a look at the file's change counter every few milliseconds."""
 
+    database: SQLite
+
     def __init__(self, database: SQLite) -> None:
         self.database = database
         database.private_connection("watch")
@@ -208,7 +210,7 @@ class SQLiteWatch(Watch):
     def wait(self, timeout: float) -> list[Hint]:
         end = time.monotonic() + timeout
         while True:
-            ((version,),) = self.database.fetch("PRAGMA data_version")
+            version = self._version()
             now = time.monotonic()
             if version != self.version:
                 self.version, self.changed = version, now
@@ -216,6 +218,13 @@ class SQLiteWatch(Watch):
             if now >= end:
                 return []
             time.sleep(min(end - now, POLL_BUSY if now - self.changed < BUSY_FOR else POLL_IDLE))
+
+    def _version(self) -> int:
+        """Return the file's change counter; asked so often that Django's cursor would be most of it."""
+        connection: Any = self.database.connection
+        connection.ensure_connection()
+        with connection.wrap_database_errors:
+            return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         for descriptor in self.files.values():

@@ -15,7 +15,7 @@ from ..exceptions import StaleGeneration
 from ..execution import workers
 from ..failures import first_line
 from ..health.watchdog import Watchdog
-from ..loop import poll, state, status
+from ..loop import state, status
 from ..loop.context import Iteration
 from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
@@ -26,13 +26,14 @@ from ..types import Run
 from . import troubles
 from .ear import Ear
 from .lead import Leadership
+from .outlook import LATE, Outlook, Queues
 from .pruner import Pruner
 from .troubles import Troubles
 
 logger = logging.getLogger("django_workpool.loop")
 
-#: Seconds between two looks at all queues: what no hint has told starts within the second that the manual promises.
-POLL_EVERY = 0.9
+#: Seconds of iterations after which the loop looks around, though more pools are due.
+ROUND = 3.0
 #: Seconds of a long iteration.
 LONG = 0.02
 #: Seconds between two attempts to take the lead.
@@ -60,7 +61,8 @@ class Leader:
         self.others = False
         self._memories: dict[str, PoolMemory] = {}
         self._next: dict[str, float] = {}
-        self._polled = float("-inf")
+        #: The watch brings it what it finds: while nothing happens, the thread needs no statement of its own.
+        self.outlook = Outlook(using)
         self._pruner = Pruner(using)
         self._ear = Ear()
         self.watchdog = Watchdog(using)
@@ -82,9 +84,10 @@ class Leader:
     def run(self, stop: threading.Event) -> None:
         """Stand by or lead until ``stop``."""
         self.db.private_connection("loop")
+        self.fleet.refreshed = float("-inf")
         try:
             while not stop.is_set():
-                self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead)
+                self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead, lead=self.outlook.lead)
                 if self.hand_over_asked.is_set() and self.others:
                     self.lead.hand_over()
                     self._ear.wait(STANDBY_EVERY)
@@ -106,11 +109,16 @@ class Leader:
         hints = self._ear.wait(STANDBY_EVERY)
         while hints and not any(hint.kind == "lead" for hint in hints):
             hints = self._ear.wait(end - time.monotonic())
+        self._take_hints(hints)
 
     def _take_lead(self) -> bool:
+        """Take the lead if it is to be had. Without a hint, what the watch brings tells whether a try is worth its statements."""
         try:
-            self.fleet.refresh(self.using)
+            tries, seen = self.fleet.is_late, self.outlook.lead
+            self.outlook.read_workers(self.fleet)
             dead = {worker.process for worker in self.fleet.workers.values() if worker.id in self.dead}
+            if not tries and not (seen and self.lead.may_take(*seen, dead)):
+                return False
             if not self.lead.take(dead):
                 return False
         except OperationalError as error:
@@ -135,22 +143,23 @@ class Leader:
         eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
 
     def _lead_once(self) -> None:
-        """Renew, look around, iterate what is due, sleep."""
+        """Look around, iterate what is due, sleep."""
         try:
-            if not self.lead.renew():
+            if self.lead.is_lost:
                 self._lose("the lease was lost")
                 return
+            until = time.monotonic() + ROUND
             self._look_around()
             for pool in self._due_pools():
                 self._iterate_guarded(pool)
-                if not self.lead.held or self.lead.next_renewal <= time.monotonic():
+                if not self.lead.held or self.lead.is_lost or time.monotonic() >= until:
                     return
-            self._pruner.prune(self._memories)
+            self._pruner.prune()
         except DatabaseError as error:
             self._trouble("*", error)
             self._ear.wait(troubles.RETRY_AFTER)
             return
-        wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal, self._pruner.next_at])
+        wake_at = min([*self._next.values(), self.outlook.polled + LATE, self._pruner.next_at])
         self._take_hints(self._ear.wait(wake_at - time.monotonic()))
 
     def _due_pools(self) -> list[str]:
@@ -186,6 +195,7 @@ class Leader:
         self.lead.step_down()
         self._memories.clear()
         self._next.clear()
+        self.fleet.refreshed = float("-inf")
         eventlog.log("lead_lost", "WARN", "*", term=self.lead.term, owner=self.owner, reason=reason)
 
     def _take_hints(self, hints: set[Hint]) -> None:
@@ -195,7 +205,7 @@ class Leader:
                 if hint.kind == "late":
                     self._memories[hint.name].rewind()
             elif hint.kind in ("pool", "changed"):
-                self._polled = float("-inf")
+                self.outlook.polled = float("-inf")
             elif hint.kind == "lead":
                 self.fleet.refreshed = float("-inf")
 
@@ -203,12 +213,12 @@ class Leader:
 
     def _look_around(self) -> None:
         self.fleet.dead = self.dead & set(self.fleet.workers)
-        if self.fleet.refresh(self.using):
+        if self.outlook.read_workers(self.fleet):
             self._recount()
             self._wake_all()
         self._bury()
-        if time.monotonic() - self._polled >= POLL_EVERY:
-            self._poll()
+        if queues := self.outlook.read_queues():
+            self._find(queues)
 
     def _recount(self) -> None:
         self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
@@ -232,16 +242,14 @@ class Leader:
             if any(self.fleet.is_lost(one.worker_id) for one in memory.running.values()):
                 self._next[memory.pool] = 0.0
 
-    def _poll(self) -> None:
-        """Find pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
-        self._polled = time.monotonic()
-        now_ms = self.db.clock_ms()
-        found = {pool: segment for pool, segment in poll.due_segments(self.db).items() if segment is not None}
+    def _find(self, queues: Queues) -> None:
+        """Wake pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
+        found, now_ms = queues.due, queues.now_ms
         if not found.keys() <= self._memories.keys():
             self._adopt_pools()
         for pool, segment in found.items():
             wait = max(0.0, segment_ms(segment) - now_ms)
-            self._next[pool] = min(self._next[pool], self._polled + wait / 1000)
+            self._next[pool] = min(self._next[pool], queues.at + wait / 1000)
             self._memories[pool].suspects_behind |= not wait
         self.watchdog.look(found, now_ms, self.fleet.dead)
         for pool, memory in self._memories.items():

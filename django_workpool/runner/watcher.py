@@ -1,28 +1,26 @@
 """The watch's thread: hear hints, hold the liveness lock, beat, observe the other workers, fetch what is assigned to this one."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from django.db import OperationalError, connections
+from django.db import connections
 
 from .. import eventlog, functions
-from ..database import Hint, Watch, database
-from ..database_errors import is_conflict
+from ..database import Answers, Hint, Watch, database
 from ..execution import workers
 from ..execution.liveness import Observer
-from ..failures import first_line
-from ..models import Globals, Worker
+from ..loop import poll
+from ..loop.fleet import WORKERS, WorkerRow
 from ..types import Run
+from .lead import Row
+from .outlook import News, Queues
 
 if TYPE_CHECKING:
     from .leader import Leader
 
-logger = logging.getLogger("django_workpool.watch")
-
-#: Seconds between two observations and looks for assigned runs.
+#: Seconds between two pulses: each is one statement, where the vendor joins its parts.
 PULSE_EVERY = 1.0
 #: Seconds between two beats: where the lock alone tells who lives (SQLite), a beat would only disturb the one writer.
 BEAT_EVERY, BEAT_EVERY_WITH_FLOCK = 0.9, 15.0
@@ -115,57 +113,66 @@ class Watcher:
     def _pulse(self, watch: Watch) -> None:
         self._pulsed = time.monotonic()
         watch.hold(self.worker_id)
-        self._beat(watch)
-        try:
-            self._look(watch)
-        except OperationalError as error:
-            # Somebody has locked a table for long: what was not seen is looked at with the next pulse.
-            if not is_conflict(error):
-                raise
-            logger.warning("the watch had to wait: %s", first_line(error))
+        self.begin_fetch()
+        leads, accepting = self.leader.lead.held, self.accepting
+        parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
+        parts += self.leader.lead.ask(active=self.leader.watchdog.turned)
+        parts += [poll.QUEUES] if leads else []
+        if self._is_beat_due(accepting):
+            parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
+        answers, held = watch.look(parts)
+        if "beat" in answers:
+            self._note_beat(watch, accepting=accepting, there=bool(answers["beat"]))
+        lead = self.leader.lead.take_answers(answers)
+        # Somebody may have locked a table for long: what was not seen is looked at with the next pulse.
+        if len(answers) == len(parts):
+            self._observe(answers, held)
+            if lead is not None:
+                self._tell_leader(answers, lead, leads=leads)
+            if answers["assigned"]:
+                self._fetch(0)
+            self._learn([path for (path,) in answers["unknown"]], is_published=bool(answers["published"]))
+            eventlog.set_levels({pool: level for pool, level in answers["levels"]})
 
-    def _look(self, watch: Watch) -> None:
-        rows = list(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat", "lockless", "accepting"))
-        lockless = {worker for worker, _, without, _ in rows if without}
-        dead = self.observer.observe({worker: beat for worker, beat, _, _ in rows}, watch.held(), lockless=lockless)
-        self.leader.others = any(accepting and worker not in dead for worker, _, _, accepting in rows)
-        if dead != self.leader.dead:
-            self.leader.dead = dead
-            self.leader.wake()
-        self._fetch(0)
-        self._learn()
-        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+    def _is_beat_due(self, accepting: bool) -> bool:
+        every = BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK
+        return accepting == self.told or time.monotonic() - self.beaten >= every
 
-    def _learn(self) -> None:
+    def _note_beat(self, watch: Watch, *, accepting: bool, there: bool) -> None:
+        if there:
+            self.told = not accepting
+        elif not self.leaving:
+            self._begin_again(watch)
+        self.beaten = time.monotonic()
+        self.rounds += 1
+
+    def _observe(self, answers: Answers, held: set[int] | None) -> None:
+        rows = [row for row in map(WorkerRow._make, answers["workers"]) if row.id != self.worker_id]
+        lockless = {row.id for row in rows if row.lockless}
+        dead = self.observer.observe({row.id: row.beat for row in rows}, held, lockless=lockless)
+        self.leader.others = any(row.accepting and row.id not in dead for row in rows)
+        self.leader.dead = dead
+
+    def _tell_leader(self, answers: Answers, lead: Row, *, leads: bool) -> None:
+        at, now_ms = self._pulsed, float(answers["clock"][0][0])
+        queues = Queues(due=poll.due_segments(answers), now_ms=now_ms, at=at) if leads else None
+        rows = [WorkerRow(*row) for row in answers["workers"]]
+        self.leader.outlook.bring(News(at=at, now_ms=now_ms, workers=rows, lead=lead, queues=queues))
+        self.leader.wake()
+
+    def _learn(self, unknown: Sequence[str], *, is_published: bool) -> None:
         """Look for functions that nobody knows, on a thread of its own (their modules' imports may hang); tell of those found."""
         if self._learner is not None and self._learner.is_alive():
             return
-        paths = workers.unknown_paths(self.using)
         known = len(functions.known())
-        if known > self._published or not workers.is_published(self.using, self.worker_id):
+        if known > self._published or not is_published:
             workers.publish_functions(self.using, self.worker_id)
             self._published = known
             self.leader.hear(Hint("lead"))
             database(self.using).notify([Hint("lead")])
-        if set(paths) - set(functions.known()):
-            self._learner = threading.Thread(target=workers.learn, args=(paths,), name="workpool-learn", daemon=True)
+        if set(unknown) - set(functions.known()):
+            self._learner = threading.Thread(target=workers.learn, args=(unknown,), name="workpool-learn", daemon=True)
             self._learner.start()
-
-    def _beat(self, watch: Watch) -> None:
-        now, accepting = time.monotonic(), self.accepting
-        if accepting != self.told and now - self.beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
-            return
-        try:
-            if workers.beat(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting):
-                self.told = not accepting
-            elif not self.leaving:
-                self._begin_again(watch)
-            self.beaten = now
-            self.rounds += 1
-        except OperationalError as error:
-            # Somebody writes for long: that says nothing about this process, and the next pulse tries again.
-            if not is_conflict(error):
-                raise
 
     def _begin_again(self, watch: Watch) -> None:
         """The fleet took this worker for dead and has recovered what it ran: nothing of that can be written any more."""
