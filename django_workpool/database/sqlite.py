@@ -19,10 +19,9 @@ from ..segments import ceil_segment, floor_segment
 from .base import WORK_COLUMNS, Database, Due, Hint, NewWork, Watch
 from .forks import keep_from_children
 
-#: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
-POLL_BUSY, POLL_IDLE = 0.005, 0.05
-#: Seconds after a change during which the next one is expected.
-BUSY_FOR = 5.0
+#: How often a process looks for changes: up to so many seconds after the last one, every so many; later every POLL_IDLE.
+POLLS = ((5.0, 0.005), (60.0, 0.05))
+POLL_IDLE = 0.1
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
 
@@ -217,7 +216,8 @@ class SQLiteWatch(Watch):
                 return [Hint("changed")]
             if now >= end:
                 return []
-            time.sleep(min(end - now, POLL_BUSY if now - self.changed < BUSY_FOR else POLL_IDLE))
+            every = next((every for until, every in POLLS if now - self.changed < until), POLL_IDLE)
+            time.sleep(min(end - now, every))
 
     def _version(self) -> int:
         """Return the file's change counter; asked so often that Django's cursor would be most of it."""
