@@ -61,10 +61,9 @@ def other(clock: Clock) -> Leadership:
     return Leadership(USING, uuid.uuid4())
 
 
-def renew(lead: Leadership, active: float | None = None) -> bool:
+def renew(lead: Leadership, progress: object = None) -> bool:
     """Send what the watch sends; return whether the lead is kept."""
-    parts = lead.ask(active=float("inf") if active is None else active)
-    lead.take_answers(one_by_one(database(USING), parts))
+    lead.take_answers(one_by_one(database(USING), lead.ask(progress or object())))
     return not lead.is_lost
 
 
@@ -220,11 +219,18 @@ def test_a_renewal_of_a_lead_that_was_taken_is_refused_and_changes_nothing(one: 
 def test_the_lease_of_a_loop_that_is_stuck_is_not_renewed(one: Leadership, clock: Clock) -> None:
     one.take(set())
     first = Lead.objects.get().expires_ms
-    clock.now += RENEW_EVERY + 1
-    assert renew(one, active=clock.now - STUCK_AFTER - 0.1) is True
+    for _ in range(STUCK_AFTER + 1):
+        assert renew(one, "where it was") is True
+    clock.now += RENEW_EVERY
+    assert renew(one, "where it was") is True
     assert Lead.objects.get().expires_ms == first
-    assert renew(one, active=clock.now - STUCK_AFTER + 0.1) is True
+    assert renew(one, "elsewhere") is True
     assert Lead.objects.get().expires_ms != first
+    # A process that stood still as a whole goes on where it was, and renews at once.
+    clock.now += LEASE - MARGIN - 0.1
+    assert renew(one, "elsewhere") is True
+    clock.now += 1
+    assert not one.is_over
 
 
 @on_leases
@@ -232,7 +238,7 @@ def test_an_answer_about_an_earlier_term_says_nothing(one: Leadership, other: Le
     """The watch has asked before the loop has lost the lead, and hears the answer when it leads again."""
     one.take(set())
     clock.now += RENEW_EVERY
-    answers = one_by_one(database(USING), one.ask(active=clock.now))
+    answers = one_by_one(database(USING), one.ask(object()))
     assert answers["lease"] == [(1,)]
     one.step_down()
     clock.now += 1
@@ -245,7 +251,7 @@ def test_an_answer_about_an_earlier_term_says_nothing(one: Leadership, other: Le
     # Nor does one that was asked for while nobody of this process led.
     let_the_lease_end()
     other.take(set())
-    asked = one_by_one(database(USING), other.ask(active=clock.now))
+    asked = one_by_one(database(USING), other.ask(object()))
     one.step_down()
     one.take_answers(asked)
     assert not one._lost

@@ -19,8 +19,9 @@ logger = logging.getLogger("django_workpool.runner")
 
 #: Seconds of a lease by the database's clock, and between two renewals.
 LEASE, RENEW_EVERY = 10.0, 3.0
-#: Seconds without progress of the loop's thread after which its lease is not renewed any more: whoever is stuck shall not lead for ever.
-STUCK_AFTER = 3.0
+#: Times in a row, a second apart, that the watch meets the loop's thread where it was, after which it renews the lease no longer.
+#: Counted instead of seconds: while the whole process stands still, nothing can get on.
+STUCK_AFTER = 3
 #: Seconds before the end of the lease at which a leader that could not renew steps down by its own clock.
 MARGIN = 1.0
 #: Seconds for which a standby must have seen the lead unchanged, and its holder dead, to take it before its end.
@@ -49,6 +50,8 @@ class Leadership:
         self._seen: tuple[Row, float] | None = None
         #: Which term is asked about, and when that was sent; None while this process does not lead.
         self._asked: tuple[int, float] | None = None
+        #: Where the loop's thread was met last, and how often in a row.
+        self._met: tuple[object, int] = (None, 0)
         self._lost = False
         self._lock = threading.Lock()
 
@@ -104,18 +107,19 @@ class Leadership:
             self._seen = (row, time.monotonic())
         return owner in dead and time.monotonic() - self._seen[1] >= UNCHANGED
 
-    def ask(self, active: float) -> list[Part]:
+    def ask(self, progress: object) -> list[Part]:
         """Return what asks after the lead, and renews its lease if it is time to: the answers are for ``take_answers``.
 
         The deadline by this process's clock counts from now: before the renewal is sent.
 
         Args:
-            active: The monotonic time at which the loop's thread last went on.
+            progress: Something else each time as long as the loop's thread gets on: one that is stuck shall not lead for ever.
         """
         now = time.monotonic()
+        self._met = (progress, self._met[1] + 1 if progress == self._met[0] else 0)
         with self._lock:
             self._asked = (self.term, now) if self.held and self.db.leases else None
-            if self._asked is None or self.is_over or now - self._renewed < RENEW_EVERY or now - active > STUCK_AFTER:
+            if self._asked is None or self.is_over or now - self._renewed < RENEW_EVERY or self._met[1] >= STUCK_AFTER:
                 return [LEAD]
             # Whoever holds the row is not waited for: the next look renews, as long as there is time.
             free = f"SELECT id FROM {{Lead}} WHERE id = 1 {self.db.skip_locked}"

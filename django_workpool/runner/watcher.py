@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from django.db import connections
 
 from .. import eventlog, functions
-from ..database import Answers, Hint, Watch, database
+from ..database import Hint, Watch, database
 from ..execution import workers
 from ..execution.liveness import Observer
 from ..loop import poll
 from ..loop.fleet import WORKERS, WorkerRow
 from ..types import Run
-from .lead import Row
 from .outlook import News, Queues
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class Watcher:
         self.begin_fetch()
         leads, accepting = self.leader.lead.held, self.accepting
         parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
-        parts += self.leader.lead.ask(active=self.leader.watchdog.turned)
+        parts += self.leader.lead.ask(progress=self.leader.watchdog.turned)
         parts += [poll.QUEUES] if leads else []
         if self._is_beat_due(accepting):
             parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
@@ -126,9 +125,13 @@ class Watcher:
         lead = self.leader.lead.take_answers(answers)
         # Somebody may have locked a table for long: what was not seen is looked at with the next pulse.
         if len(answers) == len(parts):
-            self._observe(answers, held)
+            rows = [WorkerRow(*row) for row in answers["workers"]]
+            self._observe(rows, held)
             if lead is not None:
-                self._tell_leader(answers, lead, leads=leads)
+                now_ms = float(answers["clock"][0][0])
+                queues = Queues(due=poll.due_segments(answers), now_ms=now_ms, at=self._pulsed) if leads else None
+                self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues))
+                self.leader.wake()
             if answers["assigned"]:
                 self._fetch(0)
             self._learn([path for (path,) in answers["unknown"]], is_published=bool(answers["published"]))
@@ -146,19 +149,12 @@ class Watcher:
         self.beaten = time.monotonic()
         self.rounds += 1
 
-    def _observe(self, answers: Answers, held: set[int] | None) -> None:
-        rows = [row for row in map(WorkerRow._make, answers["workers"]) if row.id != self.worker_id]
-        lockless = {row.id for row in rows if row.lockless}
-        dead = self.observer.observe({row.id: row.beat for row in rows}, held, lockless=lockless)
-        self.leader.others = any(row.accepting and row.id not in dead for row in rows)
+    def _observe(self, rows: Sequence[WorkerRow], held: set[int] | None) -> None:
+        others = [row for row in rows if row.id != self.worker_id]
+        lockless = {row.id for row in others if row.lockless}
+        dead = self.observer.observe({row.id: row.beat for row in others}, held, lockless=lockless)
+        self.leader.others = any(row.accepting and row.id not in dead for row in others)
         self.leader.dead = dead
-
-    def _tell_leader(self, answers: Answers, lead: Row, *, leads: bool) -> None:
-        at, now_ms = self._pulsed, float(answers["clock"][0][0])
-        queues = Queues(due=poll.due_segments(answers), now_ms=now_ms, at=at) if leads else None
-        rows = [WorkerRow(*row) for row in answers["workers"]]
-        self.leader.outlook.bring(News(at=at, now_ms=now_ms, workers=rows, lead=lead, queues=queues))
-        self.leader.wake()
 
     def _learn(self, unknown: Sequence[str], *, is_published: bool) -> None:
         """Look for functions that nobody knows, on a thread of its own (their modules' imports may hang); tell of those found."""
