@@ -105,7 +105,10 @@ class Fleet:
         if not now and not self.is_late:
             return False
         at = time.monotonic()
-        return self.take(using, [WorkerRow(*row) for row in database(using).fetch(WORKERS.template)], at)
+        rows = [WorkerRow(*row) for row in database(using).fetch(WORKERS.template)]
+        # Nothing that is known is newer than what this thread has just read.
+        self.refreshed = float("-inf")
+        return self.take(using, rows, at)
 
     def take(self, using: str, rows: Sequence[WorkerRow], at: float) -> bool:
         """Take over the workers' rows, unless newer ones are known; return whether one has come, gone or changed.
