@@ -66,8 +66,18 @@ class Main:
         return sent
 
 
+@pytest.fixture(autouse=True)
+def own_connection() -> Iterator[None]:
+    """A watch replaces its thread's connection by one that keeps no log: the next tests want theirs back."""
+    before = connections[USING]
+    yield
+    if connections[USING] is not before:
+        connections[USING].close()
+        connections[USING] = before
+
+
 @pytest.fixture
-def main() -> Iterator[Main]:
+def main(own_connection: None) -> Iterator[Main]:
     main = Main()
     yield main
     main.leader.lead.hand_over()
@@ -75,7 +85,7 @@ def main() -> Iterator[Main]:
 
 
 @pytest.fixture
-def beside() -> Iterator[Main]:
+def beside(own_connection: None) -> Iterator[Main]:
     other = Main()
     yield other
     other.watch.close()
