@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery
 
 from . import conf
 from .database import Database, database
 from .database.rows import KEPT_COLUMNS
-from .models import Archive
+from .models import Archive, InternalState
 from .types import CallbackState, FnType, ResultKind
 
 #: Rows that one transaction prunes: a few milliseconds, so that nobody waits for it.
@@ -55,7 +55,7 @@ def _copy(db: Database, kept: Sequence[Finished], now_ms: float) -> None:
     table, params = db.table(id=("uuid", [one.work_id for one in kept]), **added)
     db.execute(
         f"INSERT INTO {{Archive}} (finished, {', '.join(KEPT_COLUMNS)}, {', '.join(_ADDED)}, started, callback_error) "
-        f"SELECT {db.moment_sql}, {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, {', '.join(f'm.{name}' for name in _ADDED)}, "
+        f"SELECT {db.moment_mark}, {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, {', '.join(f'm.{name}' for name in _ADDED)}, "
         f"r.started, '' FROM {table} JOIN {{Work}} w ON w.id = m.id LEFT JOIN {{RunningWork}} r ON r.work_id = m.id",
         [db.moment_param(now_ms), *params],
     )
@@ -91,6 +91,21 @@ def callback_fate(using: str, work_id: uuid.UUID, state: CallbackState, error: s
     Archive.objects.using(using).filter(id=work_id).update(callback=state.value, callback_error=error)
 
 
+#: What an operator may requeue is never pruned.
+_EXHAUSTED = Q(fn_type=FnType.CALLBACK, kind=ResultKind.FAILED)
+
+
+def overdue(using: str) -> list[str]:
+    """Return the pools that keep finished work for longer than their retention, in one statement for all of them."""
+    oldest = Archive.objects.using(using).filter(~_EXHAUSTED, pool=OuterRef("pool")).order_by("finished").values("finished")[:1]
+    states = InternalState.objects.using(using).annotate(oldest=Subquery(oldest)).filter(oldest__isnull=False)
+    found = list(states.values_list("pool", "oldest"))
+    if not found:
+        return []
+    now = database(using).moment(database(using).clock_ms())
+    return [pool for pool, finished in found if (keep_for := retention(pool)) is not None and now - finished > keep_for]
+
+
 def prune(using: str, pool: str) -> int:
     """Delete one chunk of the finished work that is older than the pool's retention; return how much it was."""
     keep_for = retention(pool)
@@ -99,8 +114,7 @@ def prune(using: str, pool: str) -> int:
     db = database(using)
     before = db.moment(db.clock_ms() - keep_for / timedelta(milliseconds=1))
     with transaction.atomic(using=using):
-        exhausted = Q(fn_type=FnType.CALLBACK, kind=ResultKind.FAILED)
-        old = Archive.objects.using(using).filter(~exhausted, pool=pool, finished__lt=before).order_by("finished")
+        old = Archive.objects.using(using).filter(~_EXHAUSTED, pool=pool, finished__lt=before).order_by("finished")
         ids: list[Any] = list(old.values_list("id", flat=True)[:PRUNE_CHUNK])
         if ids:
             forget(db, ids)

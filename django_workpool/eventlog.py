@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import conf, events
+from .database import Part
 
 _levels: dict[str, str] = {}
 
+#: The pools that name a level.
+LEVELS = Part("levels", "SELECT pool, log_level FROM {Globals} WHERE log_level <> ''")
+
 
 def set_levels(levels: Mapping[str, str]) -> None:
-    """Take over the levels that the pools' rows name; an empty one leaves it to WORKPOOL_LOG_LEVEL."""
-    _levels.update(levels)
+    """Take over the levels that the pools' rows name; those of pools that are left out are left to WORKPOOL_LOG_LEVEL."""
+    global _levels
+    _levels = dict(levels)
 
 
 def level_of(pool: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_workpool import archive
+from django_workpool.database import database
 from django_workpool.execution import persist, workers, writer
 from django_workpool.execution.writer import Writer
 from django_workpool.models import Worker
@@ -74,19 +75,21 @@ def test_pruning_takes_a_piece_of_a_turn_and_goes_on_where_it_was(monkeypatch: p
         time.sleep(pruner.BUDGET)
         return archive.PRUNE_CHUNK if pool == "full" else 0
 
-    monkeypatch.setattr(archive, "prune", prune)
     pools, one = ["a", "b", "full"], Pruner(USING)
+    looks = iter([pools])
+    monkeypatch.setattr(archive, "prune", prune)
+    monkeypatch.setattr(archive, "overdue", lambda using: next(looks))
     for turn in range(3):
-        one.prune(pools)
+        one.prune()
         assert pruned == pools[: turn + 1]
         # As long as a pool waits for its turn, the loop comes back at once.
         assert (one.next_at <= time.monotonic()) == (turn < 2)
     assert one.next_at - time.monotonic() <= pruner.AGAIN
-    one.prune(pools)
+    one.prune()
     assert pruned == pools
     one.next_at = 0.0
     monkeypatch.setattr(pruner, "AGAIN", 0.0)
-    wait_until(lambda: one.prune(pools) or len(pruned) == 4)
+    wait_until(lambda: one.prune() or len(pruned) == 4)
     assert pruned[-1] == "full"
 
 
@@ -130,8 +133,11 @@ def test_each_try_of_a_writer_is_progress(monkeypatch: pytest.MonkeyPatch) -> No
 def test_each_beat_says_whether_the_worker_takes_works() -> None:
     """A stop that could not be told when it began is told by the next beat; a row that is made anew meanwhile begins so."""
     row = workers.register(USING, process=uuid.uuid4(), threads=1, coroutines=1, pools=None)
-    assert workers.beat(USING, row.id, accepting=False)
-    assert not Worker.objects.get(id=row.id).accepting
+    part = workers.beating(USING, row.id, accepting=False)
+    before = row.beat
+    assert database(USING).fetch(part.template, part.params) == [(row.id,)]
+    row.refresh_from_db()
+    assert not row.accepting and 0 <= (row.beat - before).total_seconds() < 60
     again = workers.register(USING, process=uuid.uuid4(), threads=1, coroutines=1, pools=None, accepting=False)
     assert not Worker.objects.get(id=again.id).accepting
 

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_workpool import Workpool, call
 from django_workpool.complete import committing, complete_many
 from django_workpool.database import database
+from django_workpool.database.parts import one_by_one
 from django_workpool.database_errors import may_pass
 from django_workpool.execution import workers
 from django_workpool.execution.assignments import Assignments
@@ -194,15 +195,20 @@ def test_a_mutation_whose_hook_raises_runs_once_and_is_told(monkeypatch: pytest.
     assert Archive.objects.get(id=work_id).kind == "success"
 
 
+def is_published(worker_id: int) -> bool:
+    """Return what a worker is told when it asks."""
+    return one_by_one(database(USING), workers.questions(worker_id))["published"] != []
+
+
 def test_a_workers_end_does_not_take_the_functions_of_another_along() -> None:
     first = workers.register(USING, process=uuid.uuid4(), threads=1, coroutines=1, pools=None)
     FunctionSet.objects.all().delete()
-    assert workers.is_published(USING, first.id) is False
+    assert is_published(first.id) is False
     workers.publish_functions(USING, first.id)
-    assert workers.is_published(USING, first.id) is True
+    assert is_published(first.id) is True
     second = workers.register(USING, process=uuid.uuid4(), threads=1, coroutines=1, pools=None)
     workers.unregister(USING, second.id)
-    assert workers.is_published(USING, first.id) is True
+    assert is_published(first.id) is True
 
 
 def test_receivers_of_the_projects_signals_do_not_run_in_the_loop() -> None:

@@ -81,7 +81,9 @@ def test_what_is_older_than_the_retention_is_pruned_with_its_attempts(keep_for: 
     age(new, timedelta(seconds=1))
     assert numbers(old) == [1]
     keep_for(retention)
+    assert archive.overdue(USING) == ([POOL] if pruned else [])
     assert archive.prune(USING, POOL) == pruned
+    assert archive.overdue(USING) == []
     left = [work_id for work_id in (old, recent, new) if Archive.objects.filter(id=work_id).exists()]
     assert left == [old, recent, new][pruned:]
     assert numbers(old) == ([] if pruned else [1])
@@ -108,6 +110,7 @@ def test_an_exhausted_callback_is_never_pruned(keep_for: Any) -> None:
     for work_id in (exhausted, ended):
         age(work_id, timedelta(days=1000))
     assert archive.prune(USING, POOL) == 1
+    assert archive.overdue(USING) == []
     assert (observe(exhausted), numbers(exhausted)) == (finished("failed"), [1])
     assert not Archive.objects.filter(id=ended).exists()
 

@@ -3,20 +3,22 @@
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
-from django.db.models import F
+from django.db.models import F, Model
 
 from django_workpool.database import Hint, database
+from django_workpool.database.parts import one_by_one
 from django_workpool.exceptions import StaleGeneration
 from django_workpool.loop.fleet import Fleet
 from django_workpool.loop.iteration import run_iteration
 from django_workpool.loop.memory import PoolMemory
 from django_workpool.models import InternalState, Lead
 from django_workpool.runner import lead
-from django_workpool.runner.lead import LEASE, MARGIN, RENEW_EVERY, UNCHANGED, Leadership
+from django_workpool.runner.lead import LEASE, MARGIN, RENEW_EVERY, STUCK_AFTER, UNCHANGED, Leadership
 
 from .states.rows import POOL, USING
 
@@ -59,8 +61,36 @@ def other(clock: Clock) -> Leadership:
     return Leadership(USING, uuid.uuid4())
 
 
+def renew(lead: Leadership, progress: object = None) -> bool:
+    """Send what the watch sends; return whether the lead is kept."""
+    lead.take_answers(one_by_one(database(USING), lead.ask(progress or object())))
+    return not lead.is_lost
+
+
 def row() -> tuple[object, ...]:
     return Lead.objects.values_list("owner", "term").get()
+
+
+@contextmanager
+def locked(model: type[Model]) -> Iterator[None]:
+    """Let another session hold all rows of a table."""
+    has, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            list(model._default_manager.select_for_update())
+            has.set()
+            done.wait(20)
+        connections.close_all()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert has.wait(20)
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def generations() -> list[int]:
@@ -120,7 +150,7 @@ def test_a_renewal_in_between_starts_that_while_again(one: Leadership, other: Le
     one.take(set())
     assert other.take({one.owner}) is False
     clock.now += RENEW_EVERY
-    assert one.renew()
+    assert renew(one)
     clock.now += UNCHANGED - 0.1
     assert other.take({one.owner}) is False
     clock.now += 0.2
@@ -134,13 +164,15 @@ def test_a_renewal_is_written_now_and_then(one: Leadership, clock: Clock) -> Non
     one.take(set())
     first = Lead.objects.get().expires_ms
     clock.now += RENEW_EVERY - 0.1
-    assert one.renew() is True
+    assert renew(one) is True
     assert Lead.objects.get().expires_ms == first
     clock.now += 0.2
-    assert one.renew() is True
+    assert renew(one) is True
     second = Lead.objects.get().expires_ms
     assert first is not None and second is not None and second > first
-    assert one.next_renewal == clock.now + RENEW_EVERY
+    clock.now += RENEW_EVERY - 0.1
+    assert renew(one) is True
+    assert Lead.objects.get().expires_ms == second
 
 
 @on_leases
@@ -150,7 +182,7 @@ def test_a_leader_that_could_not_renew_is_over_by_its_own_clock_before_the_lease
     assert not one.is_over
     clock.now += 0.2
     assert one.is_over
-    assert one.renew() is False
+    assert renew(one) is False
 
 
 @on_leases
@@ -164,7 +196,7 @@ def test_a_renewal_moves_the_deadline_from_the_time_before_it_was_sent(one: Lead
         return execute(sql, *args)  # type: ignore[operator]
 
     with connection.execute_wrapper(slow):
-        assert one.renew() is True
+        assert renew(one) is True
     assert clock.now > sent
     clock.now = sent + LEASE - MARGIN - 0.1
     assert not one.is_over
@@ -179,8 +211,62 @@ def test_a_renewal_of_a_lead_that_was_taken_is_refused_and_changes_nothing(one: 
     other.take(set())
     before = Lead.objects.values().get()
     clock.now += RENEW_EVERY
-    assert one.renew() is False
+    assert renew(one) is False
     assert Lead.objects.values().get() == before
+
+
+@on_leases
+def test_the_lease_of_a_loop_that_is_stuck_is_not_renewed(one: Leadership, clock: Clock) -> None:
+    one.take(set())
+    first = Lead.objects.get().expires_ms
+    for _ in range(STUCK_AFTER + 1):
+        assert renew(one, "where it was") is True
+    clock.now += RENEW_EVERY
+    assert renew(one, "where it was") is True
+    assert Lead.objects.get().expires_ms == first
+    assert renew(one, "elsewhere") is True
+    assert Lead.objects.get().expires_ms != first
+    # A process that stood still as a whole goes on where it was, and renews at once.
+    clock.now += LEASE - MARGIN - 0.1
+    assert renew(one, "elsewhere") is True
+    clock.now += 1
+    assert not one.is_over
+
+
+@on_leases
+def test_an_answer_about_an_earlier_term_says_nothing(one: Leadership, other: Leadership, clock: Clock) -> None:
+    """The watch has asked before the loop has lost the lead, and hears the answer when it leads again."""
+    one.take(set())
+    clock.now += RENEW_EVERY
+    answers = one_by_one(database(USING), one.ask(object()))
+    assert answers["lease"] == [(1,)]
+    one.step_down()
+    clock.now += 1
+    one.take(set())
+    taken = clock.now
+    one.take_answers(answers)
+    assert not one.is_lost
+    clock.now = taken + LEASE - MARGIN - 0.1
+    assert not one.is_over
+    # Nor does one that was asked for while nobody of this process led.
+    let_the_lease_end()
+    other.take(set())
+    asked = one_by_one(database(USING), other.ask(object()))
+    one.step_down()
+    one.take_answers(asked)
+    assert not one._lost
+
+
+@on_leases
+def test_a_row_that_somebody_holds_is_not_waited_for_by_its_renewal(one: Leadership, clock: Clock) -> None:
+    one.take(set())
+    first = Lead.objects.get().expires_ms
+    clock.now += RENEW_EVERY
+    with locked(Lead):
+        assert renew(one) is True
+    assert Lead.objects.get().expires_ms == first
+    assert renew(one) is True
+    assert Lead.objects.get().expires_ms != first
 
 
 def test_a_lead_that_is_handed_over_is_free_at_once_and_standbys_are_told(
@@ -246,19 +332,7 @@ def test_a_candidate_that_was_overtaken_takes_nothing(one: Leadership, other: Le
 @on_leases
 @pytest.mark.parametrize("model", [Lead, InternalState], ids=lambda model: model.__name__)
 def test_a_row_that_an_old_leader_holds_is_not_waited_for(one: Leadership, model: type[Lead] | type[InternalState]) -> None:
-    locked, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            list(model._default_manager.select_for_update())
-            locked.set()
-            done.wait(20)
-        connections.close_all()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert locked.wait(20)
+    with locked(model):
         with pytest.raises(OperationalError):
             one.take(set())
         assert not one.held
@@ -266,7 +340,4 @@ def test_a_row_that_an_old_leader_holds_is_not_waited_for(one: Leadership, model
         if model is InternalState:
             with pytest.raises(OperationalError):
                 run_iteration(USING, PoolMemory(pool=POOL, generation=0), Fleet(), one.owner)
-    finally:
-        done.set()
-        thread.join()
     assert one.take(set()) is True

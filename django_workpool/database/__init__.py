@@ -9,10 +9,11 @@ from django.db import connections
 
 from ..exceptions import WorkpoolSettingsError
 from .base import Database
+from .parts import Answers, Part
 from .rows import Condition, Due, NewWork, Start
 from .watch import Hint, Watch
 
-__all__ = ["Condition", "Database", "Due", "Hint", "NewWork", "Start", "Watch", "database"]
+__all__ = ["Answers", "Condition", "Database", "Due", "Hint", "NewWork", "Part", "Start", "Watch", "database"]
 
 
 @cache

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from ..segments import floor_segment
 from ..types import Attempted
+from .parts import Part
 from .rows import Condition, Due, NewWork, Start
 from .watch import Hint, Watch
 
@@ -37,6 +38,8 @@ class Database(ABC):
     inserts_at_once: ClassVar[bool] = False
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
+    #: Behind a SELECT: lock its rows, leaving out those that somebody else holds (where one writer shuts out all others, it has them).
+    skip_locked: ClassVar[str] = ""
     #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
     courtesy: ClassVar[float] = 0.0
 
@@ -151,7 +154,7 @@ class Database(ABC):
     # Time -------------------------------------------------------------------------------------------------------
 
     #: SQL for a parameter that ``moment_param`` makes, in a place that does not tell its type.
-    moment_sql: ClassVar[str] = "%s"
+    moment_mark: ClassVar[str] = "%s"
 
     @abstractmethod
     def clock_ms(self) -> float:
@@ -161,6 +164,15 @@ class Database(ABC):
     @abstractmethod
     def clock_ms_sql(self) -> str:
         """SQL for the same."""
+
+    @property
+    def clock_part(self) -> Part:
+        """The same, asked for together with other things."""
+        return Part("clock", f"SELECT {self.clock_ms_sql} AS ms")
+
+    def moment_sql(self) -> tuple[str, list[Any]]:
+        """Return SQL for the database's time as Django's fields hold it, and its parameters."""
+        return "%s", [self.moment_param(self.clock_ms())]
 
     def segment(self) -> int:
         """Return the segment that is now."""

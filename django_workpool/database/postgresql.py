@@ -1,12 +1,12 @@
 """PostgreSQL (psycopg 3): session locks, LISTEN / NOTIFY, one statement for an enqueue."""
 
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from django.conf import settings
 from django.db import connections, transaction
 
 from .. import conf
@@ -17,8 +17,6 @@ from .rows import KEPT_COLUMNS, WORK_COLUMNS, Condition, Due, NewWork, Start
 from .watch import Hint, Watch
 
 CHANNEL = "workpool"
-#: Seconds between two looks of a process that cannot listen.
-POLL_BLIND = 0.25
 #: PostgreSQL refuses a payload of 8,000 bytes or more.
 PAYLOAD_MAX = 7_900
 
@@ -81,8 +79,9 @@ class PostgreSQL(Database):
     vendor = "postgresql"
     kicks = True
     leases = True
-    moment_sql = "%s::timestamptz"
+    moment_mark = "%s::timestamptz"
     inserts_at_once = True
+    skip_locked = "FOR UPDATE SKIP LOCKED"
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
@@ -145,6 +144,10 @@ class PostgreSQL(Database):
 
     def clock_ms(self) -> float:
         return float(self.fetch(f"SELECT {self.clock_ms_sql}")[0][0])
+
+    def moment_sql(self) -> tuple[str, list[Any]]:
+        # A pooler's session may be set to any time zone.
+        return ("clock_timestamp()", []) if settings.USE_TZ else ("(clock_timestamp() AT TIME ZONE %s)", [settings.TIME_ZONE])
 
     def private_connection(self, purpose: str) -> None:
         wrapper = sessions.private_wrapper(self.using, purpose)
@@ -215,61 +218,6 @@ class PostgreSQL(Database):
                 cursor.execute(self.sql(f"SELECT {sends}{where}"), [text for payload in payloads for text in (CHANNEL, payload)] + params)
 
     def watch(self) -> Watch:
+        from .listening import PostgreSQLWatch
+
         return PostgreSQLWatch(self)
-
-
-class PostgreSQLWatch(Watch):
-    """LISTEN and the session lock, on one connection; behind a pooler neither, as both are a session's."""
-
-    def __init__(self, database: PostgreSQL) -> None:
-        self.database = database
-        database.private_connection("watch")
-        self.holds: int | None = None
-        database.connection.ensure_connection()
-        self.locks = not database.is_pooled
-        if self.locks:
-            database.execute(f"LISTEN {CHANNEL}")
-
-    def _class_id(self) -> str:
-        # The table's OID as a signed 32-bit number: two installations in two schemas never share a lock.
-        return "(SELECT c.oid::bigint::bit(32)::int FROM pg_class c WHERE c.oid = %s::regclass)"
-
-    def _table(self) -> str:
-        return self.database.sql("{Worker}")
-
-    def hold(self, worker_id: int) -> bool:
-        if not self.locks:
-            return False
-        if self.holds == worker_id:
-            return True
-        taken = self.database.fetch(f"SELECT pg_try_advisory_lock({self._class_id()}, %s)", [self._table(), worker_id])[0][0]
-        self.holds = worker_id if taken else None
-        return bool(taken)
-
-    def held(self) -> set[int] | None:
-        if not self.locks:
-            return None
-        rows = self.database.fetch(
-            "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = %s::regclass "
-            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-            [self._table()],
-        )
-        return {int(worker_id) for (worker_id,) in rows}
-
-    def wait(self, timeout: float) -> list[Hint]:
-        connection: Any = self.database.connection.connection
-        if connection is None or not self.locks:
-            time.sleep(min(timeout, POLL_BLIND))
-            # Whoever cannot listen looks instead.
-            return [Hint("changed")] if not self.locks else []
-        hints = []
-        for notification in connection.notifies(timeout=timeout, stop_after=1):
-            kind, _, name = notification.payload.partition(" ")
-            hints.append(Hint(kind, name))
-        return hints
-
-    def close(self) -> None:
-        try:
-            self.database.connection.close()
-        except Exception:  # the connection may be in any state; the server drops the lock with it
-            self.database.connection.connection = None

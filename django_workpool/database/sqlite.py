@@ -22,10 +22,9 @@ from .forks import keep_from_children
 from .rows import KEPT_COLUMNS, WORK_COLUMNS, Due, NewWork, Start
 from .watch import Hint, Watch
 
-#: How often a process looks for changes: soon after the last one, and when nothing has changed for a while.
-POLL_BUSY, POLL_IDLE = 0.005, 0.05
-#: Seconds after a change during which the next one is expected.
-BUSY_FOR = 5.0
+#: How often a process looks for changes: up to so many seconds after the last one, every so many; later every POLL_IDLE.
+POLLS = ((5.0, 0.005), (60.0, 0.05))
+POLL_IDLE = 0.1
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
 
@@ -210,6 +209,8 @@ def _flock(path: str) -> int | None:
 class SQLiteWatch(Watch):
     """A flock a worker, and a look at the file's change counter every few milliseconds."""
 
+    database: SQLite
+
     def __init__(self, database: SQLite) -> None:
         self.database = database
         database.private_connection("watch")
@@ -254,14 +255,22 @@ class SQLiteWatch(Watch):
     def wait(self, timeout: float) -> list[Hint]:
         end = time.monotonic() + timeout
         while True:
-            ((version,),) = self.database.fetch("PRAGMA data_version")
+            version = self._version()
             now = time.monotonic()
             if version != self.version:
                 self.version, self.changed = version, now
                 return [Hint("changed")]
             if now >= end:
                 return []
-            time.sleep(min(end - now, POLL_BUSY if now - self.changed < BUSY_FOR else POLL_IDLE))
+            every = next((every for until, every in POLLS if now - self.changed < until), POLL_IDLE)
+            time.sleep(min(end - now, every))
+
+    def _version(self) -> int:
+        """Return the file's change counter; asked so often that Django's cursor would be most of it."""
+        connection: Any = self.database.connection
+        connection.ensure_connection()
+        with connection.wrap_database_errors:
+            return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         for descriptor in self.files.values():

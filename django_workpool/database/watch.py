@@ -1,7 +1,14 @@
 """What a process hears from others, and how it shows that it lives: the interface, which each vendor fills."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .parts import Answers, Part, one_by_one
+
+if TYPE_CHECKING:
+    from .base import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,7 @@ class Watch(ABC):
 
     #: Whether it can hold locks at all.
     locks = True
+    database: "Database"
 
     @abstractmethod
     def hold(self, worker_id: int) -> bool:
@@ -31,6 +39,10 @@ class Watch(ABC):
     @abstractmethod
     def held(self) -> set[int] | None:
         """Return the workers whose liveness lock is held by anybody; None where locks cannot be used."""
+
+    def look(self, parts: Sequence[Part]) -> tuple[Answers, set[int] | None]:
+        """Send parts at once; return their answers, and the workers whose lock is held. No change waits for what a question waits for."""
+        return one_by_one(self.database, parts), self.held()
 
     @abstractmethod
     def wait(self, timeout: float) -> list[Hint]:

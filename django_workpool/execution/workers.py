@@ -5,17 +5,18 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable
-from contextlib import nullcontext
 
 from django.db import transaction
 
 from .. import functions, serialization
-from ..database import database
-from ..models import FunctionSet, RunningWork, Work, Worker
+from ..database import Part, database
+from ..models import FunctionSet, RunningWork, Worker
 from ..types import FnType, Run
 
 #: Running rows fetched by one statement: more are fetched at the next look.
 FETCH_MAX = 2_000
+#: Unknown functions that are looked for at once.
+UNKNOWN_MAX = 100
 
 
 def host_name() -> str:
@@ -73,14 +74,8 @@ def publish_functions(using: str, worker_id: int) -> None:
         Worker.objects.using(using).filter(id=worker_id).update(function_set=_keep_functions(using))
 
 
-def is_published(using: str, worker_id: int) -> bool:
-    """Return whether the list of functions that the worker's row names is there: another worker's end may have taken it along."""
-    named = Worker.objects.using(using).filter(id=worker_id).values("function_set")
-    return FunctionSet.objects.using(using).filter(digest__in=named).exists()
-
-
-def beat(using: str, worker_id: int, *, lockless: bool = False, accepting: bool = True) -> bool:
-    """Renew the beat; return False if the row is gone: the fleet has given this worker up.
+def beating(using: str, worker_id: int, *, lockless: bool = False, accepting: bool = True) -> Part:
+    """Return what renews the beat: its answer is empty if the row is gone, as the fleet has given this worker up.
 
     Args:
         using: The database.
@@ -88,11 +83,24 @@ def beat(using: str, worker_id: int, *, lockless: bool = False, accepting: bool 
         lockless: Whether it can hold no lock: then others wait longer before they take it for dead.
         accepting: Whether it takes works.
     """
-    db = database(using)
-    # In a transaction behind a pooler: only there the session's time-outs are set.
-    with db.write() if db.is_pooled else nullcontext():
-        row = Worker.objects.using(using).filter(id=worker_id)
-        return bool(row.update(beat=db.moment(db.clock_ms()), lockless=lockless, accepting=accepting))
+    now, params = database(using).moment_sql()
+    statement = f"UPDATE {{Worker}} SET beat = {now}, lockless = %s, accepting = %s WHERE id = %s RETURNING id"
+    return Part("beat", statement, [*params, lockless, accepting, worker_id], changes=True)
+
+
+def questions(worker_id: int) -> list[Part]:
+    """Return what a worker asks again and again.
+
+    ``published``: is the list of functions that its row names there (another worker's end may have taken it along)?
+    ``assigned``: are there runs for it to look at? ``unknown``: which functions does no live worker know, of works that are held?
+    """
+    published = "SELECT s.digest FROM {FunctionSet} s JOIN {Worker} w ON w.function_set = s.digest WHERE w.id = %s"
+    assigned = (
+        "SELECT r.id FROM {RunningWork} r WHERE r.worker_id = %s "
+        "AND NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = r.work_id) LIMIT 1"
+    )
+    unknown = f"SELECT DISTINCT func_path FROM {{Work}} WHERE held_since IS NOT NULL LIMIT {UNKNOWN_MAX}"
+    return [Part("published", published, [worker_id]), Part("assigned", assigned, [worker_id]), Part("unknown", unknown)]
 
 
 def stop_accepting(using: str, worker_id: int) -> bool:
@@ -146,12 +154,6 @@ def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
         for row in rows
         if row[0] in started
     ]
-
-
-def unknown_paths(using: str) -> list[str]:
-    """Return the functions of works that are held because no live worker knows them."""
-    held = Work.objects.using(using).filter(held_since__isnull=False).values_list("func_path", flat=True).distinct()
-    return list(held[:100])
 
 
 def learn(paths: Iterable[str]) -> None:

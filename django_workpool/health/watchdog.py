@@ -6,6 +6,7 @@ is followed by a look at the rows.
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -29,6 +30,10 @@ LOOK_EVERY, TELL_EVERY = 5.0, 60.0
 POOLS_MAX = 100
 
 
+#: The lead's row: (owner, term, expires_ms).
+LeadRow = tuple[uuid.UUID | None, int, int | None]
+
+
 class Watchdog:
     """One process's watchdog. Its methods are called by the loop's thread."""
 
@@ -42,8 +47,15 @@ class Watchdog:
         self._leaderless: float | None = None
         self._told: dict[str, float] = {}
 
-    def turn(self, *, leads: bool, fleet: Fleet, dead: set[int]) -> None:
-        """Note that the thread goes on; if this process does not lead, tell when nobody has for a while: ``no_leader``."""
+    def turn(self, *, leads: bool, fleet: Fleet, dead: set[int], lead: tuple[LeadRow, float] | None = None) -> None:
+        """Note that the thread goes on; if this process does not lead, tell when nobody has for a while: ``no_leader``.
+
+        Args:
+            leads: Whether it leads.
+            fleet: The workers.
+            dead: Those that were seen dead.
+            lead: The lead's row and the database's time when it was read; None: that is to be asked.
+        """
         self.turned = now = time.monotonic()
         if leads:
             self._leaderless = None
@@ -51,12 +63,15 @@ class Watchdog:
             self._looked = now
             self._heads.clear()
             with _guarded():
-                self._look_for_leader(fleet, dead)
+                self._look_for_leader(fleet, dead, lead or self._read_lead())
 
-    def _look_for_leader(self, fleet: Fleet, dead: set[int]) -> None:
-        db, now = database(self.using), time.monotonic()
+    def _read_lead(self) -> tuple[LeadRow, float]:
         row = Lead.objects.using(self.using).filter(id=1).values_list("owner", "term", "expires_ms").first() or (None, 0, None)
-        if leads(db, row, db.clock_ms(), {worker.process for worker in fleet.workers.values() if worker.id not in dead}):
+        return row, database(self.using).clock_ms()
+
+    def _look_for_leader(self, fleet: Fleet, dead: set[int], lead: tuple[LeadRow, float]) -> None:
+        now, (row, now_ms) = time.monotonic(), lead
+        if leads(database(self.using), row, now_ms, {worker.process for worker in fleet.workers.values() if worker.id not in dead}):
             self._leaderless = None
             return
         self._leaderless = now if self._leaderless is None else self._leaderless

@@ -36,6 +36,8 @@ class Iteration:
     depth: Depth
     #: Set by the fence.
     now_ms: float = 0.0
+    #: This process's monotonic time, just after that.
+    at: float = 0.0
     limit: int = 0
     #: Whether pending completions wait, and pending cancelations.
     completing: bool = False

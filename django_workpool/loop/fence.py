@@ -5,6 +5,7 @@ paused finds another one and steps down, having written nothing. The row is lock
 rewrite would make the next one slower.
 """
 
+import time
 import uuid
 
 from ..exceptions import StaleGeneration
@@ -32,7 +33,7 @@ def enter(it: Iteration, owner: uuid.UUID) -> None:
     generation, leader, limit, now_ms, it.completing, it.canceling = rows[0] if rows else (None, None, 0, 0.0, False, False)
     if generation != memory.generation or leader is None or it.db.read_uuid(leader) != owner:
         raise StaleGeneration(f"pool {it.pool}: generation {memory.generation} of {owner} is over")
-    it.limit, it.now_ms = limit or 0, float(now_ms)
+    it.limit, it.now_ms, it.at = limit or 0, float(now_ms), time.monotonic()
     if memory.is_stale():
         before = list(memory.running.values())
         memory.load(it.db)

@@ -3,20 +3,48 @@
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heapreplace
+from typing import Any, NamedTuple
 
 from .. import serialization
-from ..models import FunctionSet, Worker
+from ..database import Part, database
+from ..models import FunctionSet
 from ..types import Lane
 from .memory import Running
 
-#: Seconds after which the workers' rows are read again without a hint.
+#: Seconds after which the workers' rows are known anew without a hint: the watch brings them with each of its looks.
 REFRESH_EVERY = 1.0
+#: Seconds after which they are read when nobody has brought them.
+REFRESH_LATE = 2.0
 #: Callback works that one worker takes at once: they have threads of their own, so that long actions do not keep them waiting.
 CALLBACK_CAPACITY = 4
+
+
+class WorkerRow(NamedTuple):
+    """A worker's row, as it is read and brought."""
+
+    id: int
+    process: Any
+    host: str
+    pid: int
+    capacity: int
+    async_capacity: int
+    pools: str
+    function_set: str
+    accepting: bool
+    left: bool
+    lockless: bool
+    beat: Any
+
+
+WORKERS = Part(
+    "workers",
+    "SELECT id, process, host, pid, capacity, async_capacity, pools, function_set, accepting, "
+    '"left", lockless, beat FROM {Worker} ORDER BY id',
+)
 
 
 class Room(Enum):
@@ -68,22 +96,48 @@ class Fleet:
     _sets: dict[str, Mapping[str, str]] = field(default_factory=dict)
     #: Which room a function takes in a worker, as long as the workers stay the same.
     _places: dict[tuple[int, int, str], tuple[int, Room]] = field(default_factory=dict)
+    _rows: list[WorkerRow] | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the rows are to be read, as nobody has brought them, or something has changed."""
+        return time.monotonic() - self.refreshed >= REFRESH_LATE
 
     def refresh(self, using: str, *, now: bool = False) -> bool:
-        """Read the workers' rows, if they were not read just now; return whether one has come, gone or changed."""
-        if not now and time.monotonic() - self.refreshed < REFRESH_EVERY:
+        """Read the workers' rows if that is due; return whether one has come, gone or changed."""
+        if not now and not self.is_late:
             return False
-        rows = list(Worker.objects.using(using).all())
+        at = time.monotonic()
+        rows = [WorkerRow(*row) for row in database(using).fetch(WORKERS.template)]
+        # Nothing that is known is newer than what this thread has just read.
+        self.refreshed = float("-inf")
+        return self.take(using, rows, at)
+
+    def take(self, using: str, rows: Sequence[WorkerRow], at: float) -> bool:
+        """Take over the workers' rows, unless newer ones are known; return whether one has come, gone or changed.
+
+        Args:
+            using: The database.
+            rows: The rows.
+            at: The monotonic time when they were about to be read.
+        """
+        if at <= self.refreshed:
+            return False
+        self.refreshed = at
+        rows = [row._replace(lockless=False, beat=None) for row in rows]
+        if rows == self._rows:
+            return False
         unknown = {row.function_set for row in rows if row.function_set} - set(self._sets)
         for digest, functions in FunctionSet.objects.using(using).filter(digest__in=unknown).values_list("digest", "functions"):
             self._sets[digest] = serialization.decode(functions)
-        old, self.workers = self.workers, {row.id: self._info(row) for row in rows}
+        old, self.workers = self.workers, {row.id: self._info(using, row) for row in rows}
         self._places.clear()
+        # A list of functions that was not there yet is looked for again.
+        self._rows = rows if all(not row.function_set or row.function_set in self._sets for row in rows) else None
         self.dead &= set(self.workers)
-        self.refreshed = time.monotonic()
         return old != self.workers
 
-    def _info(self, row: Worker) -> WorkerInfo:
+    def _info(self, using: str, row: WorkerRow) -> WorkerInfo:
         pools = serialization.decode(row.pools)
         functions = self._sets.get(row.function_set, {})
         # Without coroutine functions there is no use for their room, and nothing to look for behind works that wait for a thread.
@@ -92,12 +146,12 @@ class Fleet:
         return WorkerInfo(
             id=row.id,
             name=f"{row.host}:{row.pid}",
-            process=row.process,
+            process=database(using).read_uuid(row.process),
             capacity=capacity,
             pools=None if pools is None else frozenset(pools),
             functions=functions,
-            accepting=row.accepting,
-            left=row.left,
+            accepting=bool(row.accepting),
+            left=bool(row.left),
         )
 
     def name(self, worker_id: int) -> str:

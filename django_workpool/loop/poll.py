@@ -1,17 +1,36 @@
 """One look at the queues of all pools, in one statement: what no hint has told is found here. Reads only."""
 
-from ..database import Database
+from ..database import Answers, Database, Part
+
+#: Pools that a table's index names, each found by one probe: what pools without anything in their queues cost is nothing.
+_NAMED = (
+    "{name}(pool) AS (SELECT MIN(pool) FROM {{{table}}} UNION ALL "
+    "SELECT (SELECT MIN(t.pool) FROM {{{table}}} t WHERE t.pool > n.pool) FROM {name} n WHERE n.pool IS NOT NULL)"
+)
+_FIRST = "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = %d)"
+_ENDS = " UNION ".join(f"SELECT pool FROM {name}" for name in ("completing", "canceling"))
+_TABLES = {"starting": "PendingStart", "completing": "PendingCompletion", "canceling": "PendingCancelation"}
+
+#: For each pool whose queues hold something: whether there is something to work off at once, and the first segment of each lane.
+QUEUES = Part(
+    "queues",
+    f"WITH RECURSIVE {', '.join(_NAMED.format(name=name, table=table) for name, table in _TABLES.items())} "
+    f"SELECT i.pool, CASE WHEN i.pool IN ({_ENDS}) THEN 1 ELSE 0 END AS now, {_FIRST % 0} AS work, {_FIRST % 1} AS callback "
+    f"FROM {{InternalState}} i WHERE i.pool IN (SELECT pool FROM starting UNION {_ENDS})",
+)
 
 
-def due_segments(db: Database) -> dict[str, int | None]:
-    """Return for each pool the segment at which its queues want an iteration: 0 for at once, None for not at all.
+def due_segments(answers: Answers) -> dict[str, int]:
+    """Return for each pool the segment at which its queues want an iteration: 0 for at once. Pools with empty queues are left out.
 
     What is due later counts, too: where there are no kicks, nothing else tells of it.
     """
-    rows = db.fetch(
-        "SELECT i.pool, EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool) OR "
-        "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool), "
-        "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 0), "
-        "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = 1) FROM {InternalState} i"
-    )
-    return {pool: 0 if waits else min([one for one in segments if one is not None], default=None) for pool, waits, *segments in rows}
+    due = {
+        pool: 0 if now else min((one for one in segments if one is not None), default=None) for pool, now, *segments in answers["queues"]
+    }
+    return {pool: segment for pool, segment in due.items() if segment is not None}
+
+
+def look(db: Database) -> dict[str, int]:
+    """Return the same from a statement of its own."""
+    return due_segments({"queues": db.fetch(QUEUES.template)})

@@ -15,7 +15,7 @@ from ..exceptions import StaleGeneration
 from ..execution import workers
 from ..failures import first_line
 from ..health.watchdog import Watchdog
-from ..loop import poll, state, status
+from ..loop import state, status
 from ..loop.fleet import Fleet
 from ..loop.memory import PoolMemory
 from ..models import Globals, InternalState
@@ -23,6 +23,8 @@ from ..segments import segment_ms
 from . import troubles
 from .ear import Ear
 from .lead import Leadership
+from .linger import Linger
+from .outlook import LATE, Outlook, Queues
 from .pruner import Pruner
 from .troubles import Troubles
 from .turns import Turns
@@ -32,12 +34,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_workpool.loop")
 
-#: Seconds between two looks at all queues: what no hint has told starts within the second that the manual promises.
-POLL_EVERY = 0.9
+#: Seconds of iterations after which the loop looks around, though more pools are due.
+ROUND = 3.0
 #: Seconds of a long iteration.
 LONG = 0.02
-#: Seconds between two iterations while the threads of this process have enough to do: then more is done in each.
-LINGER = 0.02
 #: Seconds between two attempts to take the lead.
 STANDBY_EVERY = 1.0
 
@@ -64,11 +64,10 @@ class Leader:
         self.others = False
         self._memories: dict[str, PoolMemory] = {}
         self._next: dict[str, float] = {}
-        #: When each pool was iterated last, and which are to be iterated a moment after that.
-        self._iterated: dict[str, float] = {}
-        self._lingers: set[str] = set()
-        intake.executors.serve_loop(self.hurry, lambda: self.lead.held)
-        self._polled = float("-inf")
+        self._linger = Linger(intake.executors)
+        intake.executors.serve_loop(self.wake, lambda: self.lead.held)
+        #: The watch brings it what it finds: while nothing happens, the thread needs no statement of its own.
+        self.outlook = Outlook(using)
         self._pruner = Pruner(using)
         self._ear = Ear()
         self._turns = Turns(using, owner, self.fleet, intake)
@@ -79,16 +78,12 @@ class Leader:
 
     def hear(self, hint: Hint) -> bool:
         """Take a hint; return whether it has reached the leader."""
-        if hint.kind != "ended" or hint.name not in self._lingers:
+        if not self._linger.covers(hint):
             self._ear.hear(hint)
         return self.lead.held and hint.kind in ("pool", "ended", "late")
 
-    def hurry(self) -> None:
-        """Iterate now for what has ended here: half of what waited for this process's threads has been taken."""
-        self._ear.wake()
-
     def wake(self) -> None:
-        """Let the thread look at its flags."""
+        """Let the thread look at its flags, and at what waits in this process."""
         self._ear.wake()
 
     # The thread -------------------------------------------------------------------------------------------------
@@ -96,9 +91,10 @@ class Leader:
     def run(self, stop: threading.Event) -> None:
         """Stand by or lead until ``stop``."""
         self.db.private_connection("loop")
+        self.fleet.refreshed = float("-inf")
         try:
             while not stop.is_set():
-                self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead)
+                self.watchdog.turn(leads=self.lead.held, fleet=self.fleet, dead=self.dead, lead=self.outlook.lead)
                 if self.hand_over_asked.is_set() and self.others:
                     self.results.detach()
                     self.lead.hand_over()
@@ -122,11 +118,16 @@ class Leader:
         hints = self._ear.wait(STANDBY_EVERY)
         while hints and not any(hint.kind == "lead" for hint in hints):
             hints = self._ear.wait(end - time.monotonic())
+        self._take_hints(hints)
 
     def _take_lead(self) -> bool:
+        """Take the lead if it is to be had. Without a hint, what the watch brings tells whether a try is worth its statements."""
         try:
-            self.fleet.refresh(self.using)
+            tries, seen = self.fleet.is_late, self.outlook.lead
+            self.outlook.read_workers(self.fleet)
             dead = {worker.process for worker in self.fleet.workers.values() if worker.id in self.dead}
+            if not tries and not (seen and self.lead.may_take(*seen, dead)):
+                return False
             if not self.lead.take(dead):
                 return False
         except OperationalError as error:
@@ -152,24 +153,25 @@ class Leader:
         eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
 
     def _lead_once(self) -> None:
-        """Renew, look around, iterate what is due, sleep."""
+        """Look around, iterate what is due, sleep."""
         try:
-            if not self.lead.renew():
+            if self.lead.is_lost:
                 self._lose("the lease was lost")
                 return
+            until = time.monotonic() + ROUND
             self._look_around()
-            for pool in {*self.results.pools(), *self._lingers}:
-                self._look_soon(pool)
+            for pool in self._next.keys() & {*self.results.pools(), *self._linger.pools}:
+                self._next[pool] = min(self._next[pool], self._linger.time_for(pool))
             for pool in self._due_pools():
                 self._iterate_guarded(pool)
-                if not self.lead.held or self.lead.next_renewal <= time.monotonic():
+                if not self.lead.held or self.lead.is_lost or time.monotonic() >= until:
                     return
-            self._pruner.prune(self._memories)
+            self._pruner.prune()
         except DatabaseError as error:
             self._trouble("*", error)
             self._ear.wait(troubles.RETRY_AFTER)
             return
-        wake_at = min([*self._next.values(), self._polled + POLL_EVERY, self.lead.next_renewal, self._pruner.next_at])
+        wake_at = min([*self._next.values(), self.outlook.polled + LATE, self._pruner.next_at])
         self._take_hints(self._ear.wait(wake_at - time.monotonic()))
 
     def _due_pools(self) -> list[str]:
@@ -206,39 +208,32 @@ class Leader:
         self.results.detach()
         self._memories.clear()
         self._next.clear()
+        self.fleet.refreshed = float("-inf")
         eventlog.log("lead_lost", "WARN", "*", term=self.lead.term, owner=self.owner, reason=reason)
 
     def _take_hints(self, hints: set[Hint]) -> None:
         for hint in hints:
             if hint.kind == "ended" and hint.name in self._memories:
-                self._look_soon(hint.name)
+                self._linger.pools.add(hint.name)
             elif hint.kind in ("pool", "late") and hint.name in self._memories:
                 self._next[hint.name] = 0.0
                 if hint.kind == "late":
                     self._memories[hint.name].rewind()
             elif hint.kind in ("pool", "ended", "changed"):
-                self._polled = float("-inf")
+                self.outlook.polled = float("-inf")
             elif hint.kind == "lead":
                 self.fleet.refreshed = float("-inf")
-
-    def _look_soon(self, pool: str) -> None:
-        """Iterate for what has ended here: at once, or a moment after the last time while enough waits for the threads of this process."""
-        if pool in self._next:
-            lingers = self.intake.executors.has_enough
-            self._next[pool] = min(self._next[pool], self._iterated.get(pool, 0.0) + LINGER if lingers else 0.0)
-            if lingers:
-                self._lingers.add(pool)
 
     # What the leader sees to between iterations -----------------------------------------------------------------
 
     def _look_around(self) -> None:
         self.fleet.dead = self.dead & set(self.fleet.workers)
-        if self.fleet.refresh(self.using):
+        if self.outlook.read_workers(self.fleet):
             self._recount()
             self._wake_all()
         self._bury()
-        if time.monotonic() - self._polled >= POLL_EVERY:
-            self._poll()
+        if queues := self.outlook.read_queues():
+            self._find(queues)
 
     def _recount(self) -> None:
         self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
@@ -262,16 +257,14 @@ class Leader:
             if any(self.fleet.is_lost(one.worker_id) for one in memory.running.values()):
                 self._next[memory.pool] = 0.0
 
-    def _poll(self) -> None:
-        """Find pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
-        self._polled = time.monotonic()
-        now_ms = self.db.clock_ms()
-        found = {pool: segment for pool, segment in poll.due_segments(self.db).items() if segment is not None}
+    def _find(self, queues: Queues) -> None:
+        """Wake pools whose queues hold something, whatever hints were lost; adopt pools that are new."""
+        found, now_ms = queues.due, queues.now_ms
         if not found.keys() <= self._memories.keys():
             self._adopt_pools()
         for pool, segment in found.items():
             wait = max(0.0, segment_ms(segment) - now_ms)
-            self._next[pool] = min(self._next[pool], self._polled + wait / 1000)
+            self._next[pool] = min(self._next[pool], queues.at + wait / 1000)
             self._memories[pool].suspects_behind |= not wait
         self.watchdog.look(found, now_ms, self.fleet.dead)
         for pool, memory in self._memories.items():
@@ -283,8 +276,7 @@ class Leader:
 
     def _iterate(self, pool: str) -> None:
         memory = self._memories[pool]
-        # From here on what ends may come too late for this iteration, and asks for the next one.
-        self._lingers.discard(pool)
+        self._linger.begin(pool)
         stale = memory.is_stale()
         waiting = [one for one in self._memories.values() if one.starving_since is not None and one is not memory]
         began = time.monotonic()
@@ -298,11 +290,11 @@ class Leader:
             memory.starving_since = time.monotonic()
         if it.ended:
             self._next |= {one.pool: 0.0 for one in waiting}
-        self._iterated[pool] = time.monotonic()
+        self._linger.end(pool)
         again = status.settle(self.db, memory, status.wanted(it)) or it.again
         if again:
             took = time.monotonic() - began
             self._next[pool] = time.monotonic() + (self.db.courtesy * took if took > LONG else 0.0)
         else:
-            due = float("inf") if it.next_segment is None else segment_ms(it.next_segment) - self.db.clock_ms()
-            self._next[pool] = min(memory.next_look(it.depth), time.monotonic() + max(0.0, due) / 1000)
+            wait = float("inf") if it.next_segment is None else segment_ms(it.next_segment) - it.now_ms
+            self._next[pool] = min(memory.next_look(it.depth), it.at + wait / 1000)

@@ -1,11 +1,10 @@
 """When which pool's archive is pruned: in small pieces between the loop's turns, so that neither the lease nor a work waits for it."""
 
 import time
-from collections.abc import Collection
 
 from .. import archive
 
-#: Seconds between two prunings of a pool; full chunks follow each other after AGAIN.
+#: Seconds between two looks for pools with something to prune; full chunks of one follow each other after AGAIN.
 EVERY, AGAIN = 60.0, 0.5
 #: Seconds of one turn of the loop that pruning may take.
 BUDGET = 0.05
@@ -20,19 +19,26 @@ class Pruner:
 
     def __init__(self, using: str) -> None:
         self.using = using
+        #: When the next chunk of a pool is due, of those that have something to prune.
         self._due: dict[str, float] = {}
+        self._look_at = 0.0
         #: The monotonic time from which there is something to do.
         self.next_at = 0.0
 
-    def prune(self, pools: Collection[str]) -> None:
+    def prune(self) -> None:
         """Delete one chunk of each pool whose turn it is, as far as the budget goes; what is left comes first the next time."""
-        until = time.monotonic() + BUDGET
-        for pool in sorted(pools, key=self._at):
-            if self._at(pool) > time.monotonic() or time.monotonic() >= until:
+        now = time.monotonic()
+        if now < self.next_at:
+            return
+        if now >= self._look_at:
+            self._look_at = now + EVERY
+            self._due = dict.fromkeys(archive.overdue(self.using), 0.0) | self._due
+        until = now + BUDGET
+        for pool in sorted(self._due, key=self._due.__getitem__):
+            if self._due[pool] > time.monotonic() or time.monotonic() >= until:
                 break
-            full = archive.prune(self.using, pool) == archive.PRUNE_CHUNK
-            self._due[pool] = time.monotonic() + (AGAIN if full else EVERY)
-        self.next_at = min(map(self._at, pools), default=time.monotonic() + EVERY)
-
-    def _at(self, pool: str) -> float:
-        return self._due.get(pool, 0.0)
+            if archive.prune(self.using, pool) == archive.PRUNE_CHUNK:
+                self._due[pool] = time.monotonic() + AGAIN
+            else:
+                del self._due[pool]
+        self.next_at = min([*self._due.values(), self._look_at])

@@ -1,28 +1,25 @@
 """The watch's thread: hear hints, hold the liveness lock, beat, observe the other workers, fetch what is assigned to this one."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from django.db import OperationalError, connections
+from django.db import connections
 
 from .. import eventlog, functions
 from ..database import Hint, Watch, database
-from ..database_errors import is_conflict
 from ..execution import workers
 from ..execution.liveness import Observer
-from ..failures import first_line
-from ..models import Globals, Worker
+from ..loop import poll
+from ..loop.fleet import WORKERS, WorkerRow
 from ..types import Run
+from .outlook import News, Queues
 
 if TYPE_CHECKING:
     from .leader import Leader
 
-logger = logging.getLogger("django_workpool.watch")
-
-#: Seconds between two observations and looks for assigned runs.
+#: Seconds between two pulses: each is one statement, where the vendor joins its parts.
 PULSE_EVERY = 1.0
 #: Seconds between two beats: where the lock alone tells who lives (SQLite), a beat would only disturb the one writer.
 BEAT_EVERY, BEAT_EVERY_WITH_FLOCK = 0.9, 15.0
@@ -115,57 +112,63 @@ class Watcher:
     def _pulse(self, watch: Watch) -> None:
         self._pulsed = time.monotonic()
         watch.hold(self.worker_id)
-        self._beat(watch)
-        try:
-            self._look(watch)
-        except OperationalError as error:
-            # Somebody has locked a table for long: what was not seen is looked at with the next pulse.
-            if not is_conflict(error):
-                raise
-            logger.warning("the watch had to wait: %s", first_line(error))
+        self.begin_fetch()
+        leads, accepting = self.leader.lead.held, self.accepting
+        parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
+        parts += self.leader.lead.ask(progress=self.leader.watchdog.turned)
+        parts += [poll.QUEUES] if leads else []
+        if self._is_beat_due(accepting):
+            parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
+        answers, held = watch.look(parts)
+        if "beat" in answers:
+            self._note_beat(watch, accepting=accepting, there=bool(answers["beat"]))
+        lead = self.leader.lead.take_answers(answers)
+        # Somebody may have locked a table for long: what was not seen is looked at with the next pulse.
+        if len(answers) == len(parts):
+            rows = [WorkerRow(*row) for row in answers["workers"]]
+            self._observe(rows, held)
+            if lead is not None:
+                now_ms = float(answers["clock"][0][0])
+                queues = Queues(due=poll.due_segments(answers), now_ms=now_ms, at=self._pulsed) if leads else None
+                self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues))
+                self.leader.wake()
+            if answers["assigned"]:
+                self._fetch(0)
+            self._learn([path for (path,) in answers["unknown"]], is_published=bool(answers["published"]))
+            eventlog.set_levels({pool: level for pool, level in answers["levels"]})
 
-    def _look(self, watch: Watch) -> None:
-        rows = list(Worker.objects.using(self.using).exclude(id=self.worker_id).values_list("id", "beat", "lockless", "accepting"))
-        lockless = {worker for worker, _, without, _ in rows if without}
-        dead = self.observer.observe({worker: beat for worker, beat, _, _ in rows}, watch.held(), lockless=lockless)
-        self.leader.others = any(accepting and worker not in dead for worker, _, _, accepting in rows)
-        if dead != self.leader.dead:
-            self.leader.dead = dead
-            self.leader.wake()
-        self._fetch(0)
-        self._learn()
-        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+    def _is_beat_due(self, accepting: bool) -> bool:
+        every = BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK
+        return accepting == self.told or time.monotonic() - self.beaten >= every
 
-    def _learn(self) -> None:
+    def _note_beat(self, watch: Watch, *, accepting: bool, there: bool) -> None:
+        if there:
+            self.told = not accepting
+        elif not self.leaving:
+            self._begin_again(watch)
+        self.beaten = time.monotonic()
+        self.rounds += 1
+
+    def _observe(self, rows: Sequence[WorkerRow], held: set[int] | None) -> None:
+        others = [row for row in rows if row.id != self.worker_id]
+        lockless = {row.id for row in others if row.lockless}
+        dead = self.observer.observe({row.id: row.beat for row in others}, held, lockless=lockless)
+        self.leader.others = any(row.accepting and row.id not in dead for row in others)
+        self.leader.dead = dead
+
+    def _learn(self, unknown: Sequence[str], *, is_published: bool) -> None:
         """Look for functions that nobody knows, on a thread of its own (their modules' imports may hang); tell of those found."""
         if self._learner is not None and self._learner.is_alive():
             return
-        paths = workers.unknown_paths(self.using)
         known = len(functions.known())
-        if known > self._published or not workers.is_published(self.using, self.worker_id):
+        if known > self._published or not is_published:
             workers.publish_functions(self.using, self.worker_id)
             self._published = known
             self.leader.hear(Hint("lead"))
             database(self.using).notify([Hint("lead")])
-        if set(paths) - set(functions.known()):
-            self._learner = threading.Thread(target=workers.learn, args=(paths,), name="workpool-learn", daemon=True)
+        if set(unknown) - set(functions.known()):
+            self._learner = threading.Thread(target=workers.learn, args=(unknown,), name="workpool-learn", daemon=True)
             self._learner.start()
-
-    def _beat(self, watch: Watch) -> None:
-        now, accepting = time.monotonic(), self.accepting
-        if accepting != self.told and now - self.beaten < (BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK):
-            return
-        try:
-            if workers.beat(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting):
-                self.told = not accepting
-            elif not self.leaving:
-                self._begin_again(watch)
-            self.beaten = now
-            self.rounds += 1
-        except OperationalError as error:
-            # Somebody writes for long: that says nothing about this process, and the next pulse tries again.
-            if not is_conflict(error):
-                raise
 
     def _begin_again(self, watch: Watch) -> None:
         """The fleet took this worker for dead and has recovered what it ran: nothing of that can be written any more."""

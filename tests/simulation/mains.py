@@ -114,6 +114,7 @@ class Main:
         self._lead_at = float("inf")
         leader = self.leader
         with self._thread():
+            leader.watchdog.turn(leads=leader.lead.held, fleet=leader.fleet, dead=leader.dead, lead=leader.outlook.lead)
             if leader.hand_over_asked.is_set() and leader.others:
                 leader.lead.hand_over()
                 leader._ear.wait(1.0)

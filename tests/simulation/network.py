@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from django_workpool.database import Condition, Hint, Watch
+from django_workpool.database import Condition, Hint, Watch, database
 from django_workpool.database import sqlite as product
 
 from .clock import clock
@@ -65,7 +65,7 @@ class SimulatedWatch(Watch):
     """A process's pulse."""
 
     def __init__(self, who: object) -> None:
-        self.process = who
+        self.process, self.database = who, database("default")
 
     def hold(self, worker_id: int) -> bool:
         Simulated.locks.workers.setdefault(worker_id, self.process)

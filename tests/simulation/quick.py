@@ -9,6 +9,7 @@ from typing import Any
 from django.db import connection, connections
 from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX, SQLiteCursorWrapper
 
+from django_workpool import archive
 from django_workpool.database.base import lock_rows
 from django_workpool.execution import liveness
 from django_workpool.loop import due, fence, state
@@ -24,7 +25,10 @@ def install() -> None:
     # Standbys try less often, and counters are written less often.
     leader.STANDBY_EVERY, state.SAVE_EVERY = 3.0, 5.0
     # A death is seen sooner, and a lease is shorter: in between nothing happens.
-    lead.LEASE, lead.RENEW_EVERY, lead.UNCHANGED, liveness.WINDOW = 6.0, 2.0, 3.0, 3.0
+    # The watch looks only every two seconds or so: the lease is renewed each time.
+    lead.LEASE, lead.RENEW_EVERY, lead.UNCHANGED, liveness.WINDOW = 6.0, 1.0, 3.0, 3.0
+    # No history is as long as finished work is kept: prunings find nothing, but there are some.
+    archive.overdue = lambda using: ["default"]
     setattr(fence, "lock_rows", _Fence)  # noqa: B010 - what it imports
     # One thread has one connection, and there are few statements.
     type(connections).__getitem__ = lambda self, alias, only=connections["default"]: only  # type: ignore[method-assign,misc]

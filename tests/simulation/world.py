@@ -37,7 +37,7 @@ NEEDS = {
     "execution.workers.unregister": "die",
 }
 #: The commit points at which everybody passes all the time; at the others it is more dangerous.
-FREQUENT = ("loop.iteration.run_iteration", "loop.status.settle", "execution.workers.beat")
+FREQUENT = ("loop.iteration.run_iteration", "loop.status.settle", "runner.watcher._pulse")
 MORE = 4
 
 

@@ -1,0 +1,84 @@
+"""What the loop's thread sees of the rows: what the watch's looks bring it, and its own looks where they are late, or were asked for."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..database import database
+from ..loop import poll
+from ..loop.fleet import Fleet, WorkerRow
+from .lead import Row
+
+#: Seconds after which the loop looks itself: the watch brings every second what no hint has told.
+LATE = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """Which pools want an iteration."""
+
+    #: As ``poll.due_segments`` has it.
+    due: Mapping[str, int]
+    #: The database's time when they were looked at, and this process's (monotonic) just before that.
+    now_ms: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What one look of the watch has found."""
+
+    at: float
+    now_ms: float
+    workers: Sequence[WorkerRow]
+    lead: Row
+    #: None if this process did not lead.
+    queues: Queues | None
+
+
+class Outlook:
+    """One process's. Used by the loop's thread, except for ``bring``.
+
+    Args:
+        using: The database.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.db = database(using)
+        #: When the queues that were judged last had been looked at (monotonic); minus infinity asks for a look now.
+        self.polled = float("-inf")
+        self._lock = threading.Lock()
+        self._news: News | None = None
+
+    def bring(self, news: News) -> None:
+        """Take news from the watch's thread in the place of older ones: each tells all."""
+        with self._lock:
+            self._news = news
+
+    @property
+    def lead(self) -> tuple[Row, float] | None:
+        """The lead's row and the database's time when it was read, if that was lately."""
+        with self._lock:
+            news = self._news
+        return (news.lead, news.now_ms) if news is not None and time.monotonic() - news.at < LATE else None
+
+    def read_workers(self, fleet: Fleet) -> bool:
+        """Let the fleet know the workers' rows; return whether one has come, gone or changed."""
+        with self._lock:
+            news = self._news
+        # What was brought may be older than what is read.
+        return fleet.refresh(self.db.using) or (news is not None and fleet.take(self.db.using, news.workers, news.at))
+
+    def read_queues(self) -> Queues | None:
+        """Return what is new of the queues."""
+        if time.monotonic() - self.polled >= LATE:
+            at, now_ms = time.monotonic(), self.db.clock_ms()
+            queues: Queues | None = Queues(due=poll.look(self.db), now_ms=now_ms, at=at)
+        else:
+            with self._lock:
+                queues = self._news.queues if self._news is not None else None
+        if queues is None or queues.at <= self.polled:
+            return None
+        self.polled = queues.at
+        return queues
