@@ -20,9 +20,11 @@ from django_workpool.loop.fleet import WORKERS, Fleet, WorkerRow
 from django_workpool.models import Globals, InternalState, Lead, PendingCancelation, PendingCompletion, PendingStart, RunningWork, Worker
 from django_workpool.pools import create_rows
 from django_workpool.runner import outlook, watcher
+from django_workpool.runner.intake import Intake
 from django_workpool.runner.lead import RENEW_EVERY
 from django_workpool.runner.leader import Leader
 from django_workpool.runner.outlook import News, Outlook, Queues
+from django_workpool.runner.process import Options
 from django_workpool.runner.watcher import Watcher
 from django_workpool.types import Run
 
@@ -32,13 +34,15 @@ from .works import tasks
 pytestmark = pytest.mark.django_db(transaction=True)
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="one statement, locks of tables")
 
+OPTIONS = Options(threads=1, pools=None, drain=False, grace=1.0)
+
 
 class Main:
     """A process without its threads."""
 
     def __init__(self) -> None:
         self.id, self.runs = uuid.uuid4(), []
-        self.leader = Leader(USING, self.id, lambda runs: None)
+        self.leader = Leader(USING, self.id, Intake(USING, "here", OPTIONS, lambda: False))
         self.watcher = Watcher(USING, self.leader, self.submit, lambda: None, self.register, self.register())
         self.watch: Watch = database(USING).watch()
         self.runs: list[Run]

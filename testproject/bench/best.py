@@ -3,8 +3,8 @@
 More threads, and with them connections of functions that use the database, would not fit PostgreSQL's default of 100 connections.
 """
 
-#: Works that run at once over all processes.
-LIMIT = 256
-#: Options of each workpool_main, and how many functions it runs at once on threads.
-THREADS = 64
-OPTIONS: tuple[str, ...] = ()
+#: Works that run at once over all processes, those that wait in a process included.
+LIMIT = 2_000
+#: Options of each workpool_main, and how many functions it runs at once on threads: what ends at once gains nothing by more.
+THREADS = 1
+OPTIONS: tuple[str, ...] = ("--prefetch", "1023")
