@@ -202,30 +202,42 @@ class _Slot:
     worker_id: int
     free: int
     capacity: int
-    #: The leader's own worker wins ties, as its works need no message.
+    #: The leader's own worker wins ties, as its works need no message; or comes first in any case.
     own: bool
+    first: bool
 
-    def entry(self) -> tuple[float, bool, int, int, "_Slot"]:
+    def entry(self) -> tuple[bool, float, bool, int, int, "_Slot"]:
         """Return itself as a heap orders it: the least loaded first."""
-        return -self.free / self.capacity, not self.own, -self.worker_id, self.free, self
+        return not self.first, -self.free / self.capacity, not self.own, -self.worker_id, self.free, self
 
 
 class Placement:
-    """The places of one iteration: hands out room that its commit will take, and that of the runs which it has ended."""
+    """The places of one iteration: hands out room that its commit will take, and that of the runs which it has ended.
 
-    def __init__(self, fleet: Fleet, pool: str, ended: Iterable[Running] = ()) -> None:
+    Args:
+        fleet: The workers.
+        pool: Whose works are placed.
+        ended: Running rows that this iteration has deleted.
+        stays: Whether the leader's own worker comes first, as works end sooner there than others would hear of them.
+    """
+
+    def __init__(self, fleet: Fleet, pool: str, ended: Iterable[Running] = (), *, stays: bool = False) -> None:
         self.fleet = fleet
         self.workers = fleet.serving(pool)
         freed = Counter(map(fleet.place, ended))
         self._slots = {
             (worker.id, room): _Slot(
-                worker.id, capacity - fleet.load[worker.id, room] + freed[worker.id, room], capacity, worker.id == fleet.own
+                worker.id,
+                capacity - fleet.load[worker.id, room] + freed[worker.id, room],
+                capacity,
+                own := worker.id == fleet.own,
+                own and stays,
             )
             for worker in self.workers
             for room, capacity in worker.capacity.items()
         }
         #: For each function the rooms that take it, as a heap, whose entries may be older than their room: others take of it, too.
-        self._heaps: dict[tuple[int, str], list[tuple[float, bool, int, int, _Slot]]] = {}
+        self._heaps: dict[tuple[int, str], list[tuple[bool, float, bool, int, int, _Slot]]] = {}
         self._known: dict[str, bool] = {}
 
     def known(self, path: str) -> bool:

@@ -50,6 +50,8 @@ def _remember(it: Iteration) -> None:
     it.fleet.swap([one for one in it.ended.values() if memory.end(one)], it.started)
     for one in it.started:
         memory.begin(one)
+    if it.succeeded:
+        memory.learn(it.now_ms - it.succeeded[-1].run.started.timestamp() * 1000)
     memory.orphans = [one for one in memory.orphans if one.token not in it.ended]
     memory.starts |= it.new_starts
     for cursor, position in it.advances:

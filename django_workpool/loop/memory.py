@@ -24,6 +24,9 @@ BEHIND_EVERY = 1.0
 #: Seconds after which the set of running work is read again, in case it and the rows ever differ.
 RELOAD_EVERY = 10.0
 
+#: Milliseconds: works that take less are not worth a message to another process.
+STAYS_MS = 5.0
+
 Position = tuple[int, int]
 BEGINNING: Position = (-(2**62), 0)
 
@@ -110,6 +113,8 @@ class PoolMemory:
     #: When the state's row was written, and whether something has changed since.
     saved: float = float("-inf")
     dirty: bool = False
+    #: How long works took lately from their start to the iteration that ended them, of those that ran in the leader's process.
+    own_ms: float = float("inf")
     #: Since when it has had due work but no room in the workers (monotonic).
     starving_since: float | None = None
     #: Iterations in a row that could have gone on at once, or could place nothing.
@@ -142,6 +147,15 @@ class PoolMemory:
     def rewind(self) -> None:
         """Let the next iteration look behind the cursors."""
         self.read_behind = float("-inf")
+
+    @property
+    def stays(self) -> bool:
+        """Whether works end sooner in the leader's own process than another one would have heard of them."""
+        return self.own_ms < STAYS_MS
+
+    def learn(self, took_ms: float) -> None:
+        """Take note of how long works of this process took."""
+        self.own_ms = took_ms if self.own_ms == float("inf") else self.own_ms + (took_ms - self.own_ms) / 8
 
     def count(self, lane: Lane) -> int:
         """Return how many of a lane run."""

@@ -22,7 +22,7 @@ STEP = 100
 def start(it: Iteration) -> None:
     """Start a batch of each lane, and find out what is due next."""
     # Room that this iteration has freed is for whoever has waited for room longest.
-    placement = Placement(it.fleet, it.pool, () if it.yields else it.ended.values())
+    placement = Placement(it.fleet, it.pool, () if it.yields else it.ended.values(), stays=it.memory.stays)
     queues = due.queues(it)
     room = BATCH
     for lane in (Lane.CALLBACK, Lane.WORK):
