@@ -38,26 +38,27 @@ class Finished(NamedTuple):
     callback: str
 
 
-def keep(db: Database, finished: Sequence[Finished], now_ms: float) -> None:
+def keep(db: Database, finished: Sequence[Finished]) -> None:
     """Copy works that end into the archive; of those that are not kept, delete the attempts.
 
     Their rows must still be there, and where they have run, their running rows: these tell when they were started.
     """
     kept = [one for one in finished if _is_kept(one)]
     if kept:
-        _copy(db, kept, now_ms)
+        _copy(db, kept)
     # A first attempt that succeeds has left no rows.
     forget(db, [one.work_id for one in finished if (one.attempts > 1 or one.kind != ResultKind.SUCCESS) and not _is_kept(one)])
 
 
-def _copy(db: Database, kept: Sequence[Finished], now_ms: float) -> None:
+def _copy(db: Database, kept: Sequence[Finished]) -> None:
+    now, moment = db.moment_sql()
     added = {name: (kind, [getattr(one, name) for one in kept]) for name, kind in _ADDED.items()}
     table, params = db.table(id=("uuid", [one.work_id for one in kept]), **added)
     db.execute(
         f"INSERT INTO {{Archive}} (finished, {', '.join(KEPT_COLUMNS)}, {', '.join(_ADDED)}, started, callback_error) "
-        f"SELECT {db.moment_mark}, {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, {', '.join(f'm.{name}' for name in _ADDED)}, "
+        f"SELECT {now}, {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, {', '.join(f'm.{name}' for name in _ADDED)}, "
         f"r.started, '' FROM {table} JOIN {{Work}} w ON w.id = m.id LEFT JOIN {{RunningWork}} r ON r.work_id = m.id",
-        [db.moment_param(now_ms), *params],
+        [*moment, *params],
     )
 
 

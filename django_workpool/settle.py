@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import archive, serialization
-from .database import Database, Due, NewWork
+from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
-from .exceptions import StaleRun
 from .ids import new_work_id
 from .models import PATH_LENGTH, Attempt, Work
 from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior, Run
@@ -175,7 +174,7 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
         )
         for one in settlements
     ]
-    archive.keep(db, finished, now_ms)
+    archive.keep(db, finished)
     for one in settlements:
         if one.work.on_complete and one.callback is CallbackState.PENDING:
             make_callback_work(db, one)
@@ -186,29 +185,26 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
     db.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
 
 
-def succeed(db: Database, attempted: Sequence[Attempted], now_ms: float) -> None:
+def succeed(db: Database, attempted: Sequence[Attempted]) -> Sent:
     """End the works of attempts that succeeded and have no on_complete, the most frequent end by far: their rows need not be read.
 
-    Raises:
-        StaleRun: some of the works are gone, or completed otherwise; the caller must roll back.
+    Returns:
+        What has been sent to delete the works: if it changes fewer, somebody else has completed one, and the caller must roll back.
     """
-    if not attempted:
-        return
     keeps = {pool: archive.retains(pool) for pool in {one.run.pool for one in attempted}}
     kept = [one for one in attempted if keeps[one.run.pool]]
     if kept:
         finished = [
             archive.Finished(run.work_id, run.pool, run.fn_type.value, run.attempts + 1, _SUCCESS, outcome.value, "", worker, "")
-            for run, outcome, worker in kept
+            for run, outcome, worker, _ in kept
         ]
-        archive.keep(db, finished, now_ms)
+        archive.keep(db, finished)
     if len(kept) < len(attempted):
         # A first attempt that succeeds has left no rows.
         archive.forget(db, [one.run.work_id for one in attempted if one.run.attempts and not keeps[one.run.pool]])
     among, param = db.among("id", [one.run.work_id for one in attempted])
     uncompleted = "NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = {Work}.id)"
-    if db.execute(f"DELETE FROM {{Work}} WHERE {among} AND {uncompleted}", [param]) != len(attempted):
-        raise StaleRun("a work was completed by somebody else")
+    return db.send(f"DELETE FROM {{Work}} WHERE {among} AND {uncompleted}", [param])
 
 
 def complete_successes(db: Database, attempted: Sequence[Attempted]) -> list[Attempted]:

@@ -234,6 +234,8 @@ class Attempted(NamedTuple):
     outcome: Outcome
     #: The worker's name.
     worker: str
+    #: Seconds that the function took; 0 where nobody has measured it.
+    took: float = 0.0
 
     @property
     def ends(self) -> bool:

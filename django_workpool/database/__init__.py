@@ -10,10 +10,10 @@ from django.db import connections
 from ..exceptions import WorkpoolSettingsError
 from .base import Database
 from .parts import Answers, Part
-from .rows import Condition, Due, NewWork, Start
+from .rows import Condition, Due, NewWork, Sent, Start
 from .watch import Hint, Watch
 
-__all__ = ["Answers", "Condition", "Database", "Due", "Hint", "NewWork", "Part", "Start", "Watch", "database"]
+__all__ = ["Answers", "Condition", "Database", "Due", "Hint", "NewWork", "Part", "Sent", "Start", "Watch", "database"]
 
 
 @cache

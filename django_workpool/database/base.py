@@ -18,7 +18,7 @@ from django.utils import timezone
 from ..segments import floor_segment
 from ..types import Attempted
 from .parts import Part
-from .rows import Condition, Due, NewWork, Start
+from .rows import Condition, Due, NewWork, Sent, Start
 from .watch import Hint, Watch
 
 
@@ -59,6 +59,20 @@ class Database(ABC):
             cursor.execute(_fill(template, self.vendor), params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
+
+    def send(self, template: str, params: Sequence[Any] = ()) -> Sent:
+        """Execute a statement whose answer is read later: after the ``pipeline`` in which it is sent with others."""
+        cursor = self.connection.cursor()
+        cursor.execute(_fill(template, self.vendor), params)
+        return Sent(cursor)
+
+    @contextmanager
+    def pipeline(self) -> Iterator[None]:
+        """Send statements of the pool's own together, where the driver can: the end of the block waits for all, and raises what failed.
+
+        What they answer is read after it, with ``send``.
+        """
+        yield
 
     def execute(self, template: str, params: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of rows it changed."""
@@ -152,9 +166,6 @@ class Database(ABC):
         """
 
     # Time -------------------------------------------------------------------------------------------------------
-
-    #: SQL for a parameter that ``moment_param`` makes, in a place that does not tell its type.
-    moment_mark: ClassVar[str] = "%s"
 
     @abstractmethod
     def clock_ms(self) -> float:

@@ -79,7 +79,6 @@ class PostgreSQL(Database):
     vendor = "postgresql"
     kicks = True
     leases = True
-    moment_mark = "%s::timestamptz"
     inserts_at_once = True
     skip_locked = "FOR UPDATE SKIP LOCKED"
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
@@ -154,6 +153,17 @@ class PostgreSQL(Database):
         old = connections[self.using]
         connections[self.using] = wrapper
         old.close()
+
+    @contextmanager
+    def pipeline(self) -> Iterator[None]:
+        connection: Any = self.connection
+        connection.ensure_connection()
+        if self.is_pooled or not psycopg.Pipeline.is_supported():
+            # Not every pooler knows how to.
+            yield
+        else:
+            with connection.wrap_database_errors, connection.connection.pipeline():
+                yield
 
     @contextmanager
     def write(self) -> Iterator[None]:

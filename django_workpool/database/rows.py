@@ -41,6 +41,24 @@ class NewWork:
     callback_of: uuid.UUID | None = None
 
 
+class Sent:
+    """A statement that has been sent, and whose answer is there by now."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the rows."""
+        with self._cursor:
+            rows: list[tuple[Any, ...]] = self._cursor.fetchall()
+        return rows
+
+    @property
+    def changed(self) -> int:
+        """How many rows it has changed."""
+        return int(self._cursor.rowcount)
+
+
 class Start(NamedTuple):
     """A pending start that is to become a running row."""
 

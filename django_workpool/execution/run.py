@@ -4,6 +4,7 @@ An action runs outside a transaction, and is completed afterwards. A mutation (a
 its completion: both happen or neither. A query runs in a read-only transaction and is completed afterwards.
 """
 
+import time
 from collections.abc import Callable
 
 from ..complete import Completed, complete_one
@@ -49,12 +50,16 @@ class Performer:
                 self._complete(run, Outcome(kind="failed", failure=failure), isolation)
             self.done(run)
             return
+        began = time.monotonic()
         isolation.begin(run.func_path)
         try:
             outcome = self._query(run, isolation) if run.fn_type is FnType.QUERY else self._action(run, isolation)
         finally:
             isolation.end()
-        self._bring_home(run, outcome, isolation)
+        if run.has_callback:
+            self._complete(run, outcome, isolation)
+        else:
+            self.write(Attempted(run, outcome, self.worker, time.monotonic() - began))
 
     def perform_aside(self, run: Run, isolation: Isolation) -> None:
         """Run callback work, or complete a run that has ended elsewhere and has an on_complete."""
@@ -114,12 +119,6 @@ class Performer:
         return Outcome(
             kind="failed", failure=Failure(class_path="django_workpool.Conflict", text="conflicts with other transactions, again and again")
         )
-
-    def _bring_home(self, run: Run, outcome: Outcome, isolation: Isolation) -> None:
-        if run.has_callback:
-            self._complete(run, outcome, isolation)
-        else:
-            self.write(Attempted(run, outcome, self.worker))
 
     def _complete(self, run: Run, outcome: Outcome, isolation: Isolation) -> None:
         """Complete with the on_complete, on this thread's connection."""

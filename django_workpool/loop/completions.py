@@ -2,6 +2,7 @@
 
 import uuid
 
+from ..exceptions import StaleRun
 from ..settle import LockedWork, lock_works, settle_attempts, succeed
 from ..types import Follow, Lane, ResultKind
 from . import retries
@@ -11,13 +12,47 @@ from .context import Ended, Iteration
 BATCH = 500
 
 
+def end_successes(it: Iteration) -> None:
+    """Send the end of works whose runs have succeeded in this process: nothing need be read for it.
+
+    A result counts only as long as its run owns the work; the others are left to the writer.
+    """
+    mine, running = it.succeeded, it.memory.running
+    for one in it.results:
+        owner = running.get(one.run.work_id)
+        if owner is None or owner.token != one.run.token or owner.token in it.ended:
+            it.passed_over.append(one)
+        elif one.ends:
+            it.end(owner)
+            mine.append(one)
+        else:
+            it.others.append(one)
+    if mine:
+        it.deleted = succeed(it.db, mine)
+        _free(it, list(it.ended))
+        it.report.completed += len(mine)
+        it.report.succeeded += len(mine)
+
+
+def verify(it: Iteration) -> None:
+    """Make sure that what was sent has ended as many works.
+
+    Raises:
+        StaleRun: somebody else has completed one of them.
+    """
+    if it.deleted is not None and it.deleted.changed != len(it.succeeded):
+        raise StaleRun("a work was completed by somebody else")
+
+
 def retire(it: Iteration) -> None:
     """Delete pending completions and their running rows; queue retries and returns; count the rest.
 
     The results of this process's own runs come without a pending completion: their works are settled here.
     """
     waiting = _read(it)
-    ended = waiting + _settle_results(it)
+    ended = waiting + _settle_others(it)
+    if not ended:
+        return
     stay = retries.send_back(it, [one for one in ended if one.follow != Follow.END])
     done = [one for one in ended if one.work_id not in stay]
     _delete(it, done)
@@ -39,31 +74,12 @@ def _read(it: Iteration) -> list[Ended]:
     return [Ended(it.db.read_uuid(row[0]), *row[1:]) for row in rows]
 
 
-def _settle_results(it: Iteration) -> list[Ended]:
-    """Settle the works of this process's own results, as far as their runs still own them; leave the others to the writer.
-
-    Returns:
-        What is to be looked at further: all but those that have simply succeeded.
-    """
-    running, mine, others = it.memory.running, [], []
-    for one in it.results:
-        owner = running.get(one.run.work_id)
-        if owner is None or owner.token != one.run.token or owner.token in it.ended:
-            it.passed_over.append(one)
-        elif one.ends:
-            # Its running row is deleted below.
-            it.end(owner)
-            mine.append(one)
-        else:
-            others.append(one)
-    succeed(it.db, mine, it.now_ms)
-    it.succeeded = mine
-    it.report.completed += len(mine)
-    it.report.succeeded += len(mine)
-    works = _lock_uncompleted(it, [one.run.work_id for one in others])
+def _settle_others(it: Iteration) -> list[Ended]:
+    """Settle the works of this process's other results, as far as they can be locked; leave the rest to the writer."""
+    works = _lock_uncompleted(it, [one.run.work_id for one in it.others])
     # One at a time: the same run may have come twice.
-    last = {one.run.work_id: one for one in others if one.run.work_id in works}
-    it.passed_over += [one for one in others if last.get(one.run.work_id) is not one]
+    last = {one.run.work_id: one for one in it.others if one.run.work_id in works}
+    it.passed_over += [one for one in it.others if last.get(one.run.work_id) is not one]
     it.settled = settle_attempts(it.db, list(last.values()), works, it.now_ms)
     return [Ended(one.run.work_id, verdict.kind, verdict.follow) for one, verdict in it.settled]
 
@@ -82,11 +98,15 @@ def _delete(it: Iteration, done: list[Ended]) -> None:
     if rows:
         among, param = it.db.among("id", rows)
         it.db.execute(f"DELETE FROM {{PendingCompletion}} WHERE {among}", [param])
-    for one in done:
-        if one.work_id in it.memory.running:
-            it.end(it.memory.running[one.work_id])
-    if it.ended:
-        among, param = it.db.among("id", list(it.ended))
+    gone = [it.memory.running[one.work_id] for one in done if it.is_running(one.work_id)]
+    for one in gone:
+        it.end(one)
+    _free(it, [one.token for one in gone])
+
+
+def _free(it: Iteration, tokens: list[int]) -> None:
+    if tokens:
+        among, param = it.db.among("id", tokens)
         it.db.execute(f"DELETE FROM {{RunningWork}} WHERE {among}", [param])
 
 

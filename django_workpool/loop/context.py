@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import eventlog
-from ..database import Database
+from ..database import Database, Sent
 from ..settle import Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
@@ -52,6 +52,8 @@ class Iteration:
     #: Attempts that have ended in this process: those that this iteration ends, and what it leaves to others.
     results: Sequence[Attempted] = ()
     succeeded: list[Attempted] = field(default_factory=list)
+    others: list[Attempted] = field(default_factory=list)
+    deleted: Sent | None = None
     settled: list[tuple[Attempted, Verdict]] = field(default_factory=list)
     passed_over: list[Attempted] = field(default_factory=list)
     advances: list[tuple[Cursor, Position]] = field(default_factory=list)
@@ -96,6 +98,11 @@ class Iteration:
         if one.token not in self.ended:
             self.ended[one.token] = one
             self.freed[one.lane] += 1
+
+    def forget_ended(self) -> None:
+        """Take note that the memory knows by now what has ended so far."""
+        self.ended.clear()
+        self.freed = [0] * len(Lane)
 
     def begin(self, one: Running) -> None:
         """Note that a running row is inserted."""

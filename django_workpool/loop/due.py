@@ -88,6 +88,9 @@ def has_due(it: Iteration) -> bool:
 
 def look_ahead(it: Iteration) -> None:
     """Find the next segment at which anything can be started that is not due yet."""
+    if it.saturated and it.depth is Depth.EXACT:
+        # Only callback work could be: it is looked for as often as the buffer, for which the loop comes back soon.
+        return
     due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
     ((work, callback),) = it.db.fetch(
         f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",

@@ -8,21 +8,15 @@ rewrite would make the next one slower.
 import time
 import uuid
 
+from ..database import Sent
 from ..exceptions import StaleGeneration
 from .context import Iteration
 
 
-def enter(it: Iteration, owner: uuid.UUID) -> None:
-    """Lock the pool's row, check owner and generation, read the limit, the time, and which queues hold something.
-
-    Loads the running set if it is stale.
-
-    Raises:
-        StaleGeneration: another process has taken the lead.
-        OperationalError: the row is locked by somebody else.
-    """
+def enter(it: Iteration) -> Sent:
+    """Ask to lock the pool's row; ``check`` reads the answer. What is sent in between counts only if it lets us pass."""
     memory = it.memory
-    rows = it.db.fetch(
+    return it.db.send(
         "SELECT i.generation, (SELECT owner FROM {Lead} LIMIT 1), (SELECT g.max_parallelism FROM {Globals} g WHERE g.pool = i.pool), "
         f"{it.db.clock_ms_sql}, "
         "EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool AND (c.segment, c.id) > (%s, %s)), "
@@ -30,6 +24,18 @@ def enter(it: Iteration, owner: uuid.UUID) -> None:
         f"FROM {{InternalState}} i WHERE i.pool = %s {it.db.for_update(nowait=True)}",
         [*memory.completions.start(it.depth), *memory.cancelations.start(it.depth), it.pool],
     )
+
+
+def check(it: Iteration, asked: Sent, owner: uuid.UUID) -> None:
+    """Check owner and generation; take note of the limit, the time, and which queues hold something.
+
+    Loads the running set if it is stale.
+
+    Raises:
+        StaleGeneration: another process has taken the lead.
+        OperationalError: the row is locked by somebody else.
+    """
+    memory, rows = it.memory, asked.rows()
     generation, leader, limit, now_ms, it.completing, it.canceling = rows[0] if rows else (None, None, 0, 0.0, False, False)
     if generation != memory.generation or leader is None or it.db.read_uuid(leader) != owner:
         raise StaleGeneration(f"pool {it.pool}: generation {memory.generation} of {owner} is over")
@@ -39,3 +45,5 @@ def enter(it: Iteration, owner: uuid.UUID) -> None:
         memory.load(it.db)
         # A new leader must not overfill the workers in its first iteration.
         it.fleet.swap(before, memory.running.values())
+        # What has been ended before is not among what was read.
+        it.forget_ended()

@@ -34,7 +34,11 @@ def run_iteration(
     """
     it = Iteration(db=database(using), memory=memory, fleet=fleet, depth=memory.depth(), results=results, yields=yields)
     with it.db.write():
-        fence.enter(it, owner)
+        with it.db.pipeline():
+            asked = fence.enter(it)
+            completions.end_successes(it)
+        fence.check(it, asked, owner)
+        completions.verify(it)
         completions.retire(it)
         cancelations.cancel(it)
         recovery.recover(it)
@@ -50,8 +54,7 @@ def _remember(it: Iteration) -> None:
     it.fleet.swap([one for one in it.ended.values() if memory.end(one)], it.started)
     for one in it.started:
         memory.begin(one)
-    if it.succeeded:
-        memory.learn(it.now_ms - it.succeeded[-1].run.started.timestamp() * 1000)
+    memory.learn(one.took for one in it.succeeded if one.took)
     memory.orphans = [one for one in memory.orphans if one.token not in it.ended]
     memory.starts |= it.new_starts
     for cursor, position in it.advances:

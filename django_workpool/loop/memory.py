@@ -6,6 +6,7 @@ memory is read again.
 
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -24,8 +25,8 @@ BEHIND_EVERY = 1.0
 #: Seconds after which the set of running work is read again, in case it and the rows ever differ.
 RELOAD_EVERY = 10.0
 
-#: Milliseconds: works that take less are not worth a message to another process.
-STAYS_MS = 5.0
+#: Seconds: what takes less is not worth a message to another process.
+STAYS = 0.002
 
 Position = tuple[int, int]
 BEGINNING: Position = (-(2**62), 0)
@@ -113,8 +114,8 @@ class PoolMemory:
     #: When the state's row was written, and whether something has changed since.
     saved: float = float("-inf")
     dirty: bool = False
-    #: How long works took lately from their start to the iteration that ended them, of those that ran in the leader's process.
-    own_ms: float = float("inf")
+    #: Seconds that functions took lately in the leader's process.
+    took: float = float("inf")
     #: Since when it has had due work but no room in the workers (monotonic).
     starving_since: float | None = None
     #: Iterations in a row that could have gone on at once, or could place nothing.
@@ -151,11 +152,12 @@ class PoolMemory:
     @property
     def stays(self) -> bool:
         """Whether works end sooner in the leader's own process than another one would have heard of them."""
-        return self.own_ms < STAYS_MS
+        return self.took < STAYS
 
-    def learn(self, took_ms: float) -> None:
-        """Take note of how long works of this process took."""
-        self.own_ms = took_ms if self.own_ms == float("inf") else self.own_ms + (took_ms - self.own_ms) / 8
+    def learn(self, took: Iterable[float]) -> None:
+        """Take note of how long functions took in this process."""
+        for seconds in took:
+            self.took = seconds if self.took == float("inf") else self.took + (seconds - self.took) / 16
 
     def count(self, lane: Lane) -> int:
         """Return how many of a lane run."""
