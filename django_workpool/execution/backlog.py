@@ -19,7 +19,7 @@ class Backlog:
         self._on_low: Callable[[], None] = lambda: None
 
     def watch_low(self, low: int, tell: Callable[[], None]) -> None:
-        """Call ``tell`` each time that no more than ``low`` are left waiting, on the thread that has taken the last one."""
+        """Call ``tell`` each time that no more than ``low`` are left waiting, and that nothing runs any more, on whatever thread."""
         self._low, self._on_low = low, tell
 
     @property

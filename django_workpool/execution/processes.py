@@ -232,6 +232,9 @@ class ProcessExecutor(Backlog):
         with self._changed:
             self._active.pop(run.token, None)
             self._changed.notify_all()
+            idle = not self._active and not self._waiting
+        if idle:
+            self._on_low()
 
     def _dismiss(self) -> None:
         """Tell children to stop that are not needed any more, and kill those that do not obey, or hang."""

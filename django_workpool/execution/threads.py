@@ -159,6 +159,9 @@ class ThreadExecutor(Backlog):
             isolation.end()
             with self._lock:
                 self._active.pop(run.token, None)
+                idle = not self._active and not self._waiting
+            if idle:
+                self._on_low()
 
 
 def report_crash(on_crash: Callable[[Run, BaseException], None], run: Run, error: BaseException) -> None:

@@ -161,7 +161,7 @@ class Leader:
             until = time.monotonic() + ROUND
             self._look_around()
             for pool in self._next.keys() & {*self.results.pools(), *self._linger.pools}:
-                self._next[pool] = min(self._next[pool], self._linger.time_for(pool))
+                self._next[pool] = min(self._next[pool], self._linger.time_for(pool, short=self._memories[pool].stays))
             for pool in self._due_pools():
                 self._iterate_guarded(pool)
                 if not self.lead.held or self.lead.is_lost or time.monotonic() >= until:
@@ -214,7 +214,7 @@ class Leader:
     def _take_hints(self, hints: set[Hint]) -> None:
         for hint in hints:
             if hint.kind == "ended" and hint.name in self._memories:
-                self._linger.pools.add(hint.name)
+                self._linger.pools.setdefault(hint.name, 0.0)
             elif hint.kind in ("pool", "late") and hint.name in self._memories:
                 self._next[hint.name] = 0.0
                 if hint.kind == "late":

@@ -7,6 +7,8 @@ from .executors import Executors
 
 #: Seconds between two iterations while the threads of this process have enough to do: then more is done in each.
 LINGER = 0.02
+#: Seconds to wait for the rest of what was started together, if it is short.
+MOMENT = 0.002
 
 
 class Linger:
@@ -18,24 +20,32 @@ class Linger:
 
     def __init__(self, executors: Executors) -> None:
         self.executors = executors
-        #: The pools for which an iteration is to come a moment after the last one, and when that was.
-        self.pools: set[str] = set()
+        #: The pools for which an iteration is to come, and when: 0 for what has just been heard of.
+        self.pools: dict[str, float] = {}
         self._iterated: dict[str, float] = {}
 
     def covers(self, hint: Hint) -> bool:
         """Return whether a hint says no more than is known."""
         return hint.kind == "ended" and hint.name in self.pools
 
-    def time_for(self, pool: str) -> float:
-        """Return the monotonic time of the iteration for what has ended; 0 for now."""
-        if not self.executors.has_enough:
-            return 0.0
-        self.pools.add(pool)
-        return self._iterated.get(pool, 0.0) + LINGER
+    def time_for(self, pool: str, *, short: bool) -> float:
+        """Return the monotonic time of the iteration for what has ended; 0 for now.
+
+        Args:
+            pool: The pool.
+            short: Whether its works end soon.
+        """
+        if self.executors.has_enough:
+            self.pools[pool] = self._iterated.get(pool, 0.0) + LINGER
+        elif short and not self.executors.local.idle:
+            self.pools[pool] = self.pools.get(pool) or time.monotonic() + MOMENT
+        else:
+            self.pools[pool] = 0.0
+        return self.pools[pool]
 
     def begin(self, pool: str) -> None:
         """Note that an iteration begins: what ends from here on may come too late for it, and asks for the next one."""
-        self.pools.discard(pool)
+        self.pools.pop(pool, None)
 
     def end(self, pool: str) -> None:
         """Note that it is over."""
