@@ -147,9 +147,7 @@ def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Com
     """
     db = database(using)
     if attempted.ends:
-        if not complete_successes(db, [attempted]):
-            raise StaleRun(f"run {attempted.run.token} no longer owns work {attempted.run.work_id}")
-        _kick(db, [(attempted, success(attempted))])
+        complete_together(db, [attempted])
         return Completed(run=attempted.run, verdict=success(attempted))
     owned = own(db, attempted.run)
     if owned is None:
@@ -170,6 +168,19 @@ def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Com
     _insert_completions(db, [(attempted, verdict)], now_ms)
     _kick(db, [(attempted, verdict)])
     return Completed(run=attempted.run, verdict=verdict, callback_failure=failure)
+
+
+def complete_together(db: Database, attempted: Sequence[Attempted]) -> None:
+    """Complete attempts that simply end in the caller's transaction, all of them.
+
+    Raises:
+        StaleRun: a run has lost its work; the caller must roll back.
+    """
+    owned = {one.run.token for one in complete_successes(db, attempted)}
+    for one in attempted:
+        if one.run.token not in owned:
+            raise StaleRun(f"run {one.run.token} no longer owns work {one.run.work_id}")
+    _kick(db, [(one, success(one)) for one in attempted])
 
 
 def _guard(db: Database, attempted: Sequence[Attempted]) -> tuple[list[Attempted], float]:

@@ -47,7 +47,12 @@ class Registered:
     is_async: bool
     #: None: as the call or the pool says.
     retry: Retry = None
+    #: How many of its works may share one transaction.
+    batch: int = 1
 
+
+#: Most works of a mutation that share one transaction.
+BATCH_MAX = 1_000
 
 _registry: dict[str, Registered] = {}
 _lock = threading.Lock()
@@ -73,13 +78,23 @@ def action(func: Any = None, /, *, retry: Retry = None) -> Any:
 @overload
 def mutation(func: AnyFunction, /) -> AnyFunction: ...
 @overload
-def mutation(*, retry: Retry = None) -> Callable[[AnyFunction], AnyFunction]: ...
-def mutation(func: Any = None, /, *, retry: Retry = None) -> Any:
+def mutation(*, retry: Retry = None, batch: int = 1) -> Callable[[AnyFunction], AnyFunction]: ...
+def mutation(func: Any = None, /, *, retry: Retry = None, batch: int = 1) -> Any:
     """Register a module-level function that changes the database, in one transaction with the end of its work.
 
-    Args and Raises: as ``action``; ``async def`` is refused.
+    Args:
+        retry: as for ``action``.
+        batch: how many of its works that wait on one process's threads may share a transaction, and with that its commit: for short
+            functions. If one of them fails, all are rolled back, and each runs again alone. What a function does outside the database
+            is then repeated, and its locks are held until the last one has ended (a fiftieth of a second at most, and its own time).
+
+    Raises:
+        UnregisteredFunction: not a plain module-level function, or ``async def``.
+        InvalidWork: ``retry`` is of another type, or ``batch`` not a whole number from 1 to 1000.
     """
-    return _decorated(func, FnType.MUTATION, retry)
+    if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
+        raise InvalidWork(f"batch must be a whole number from 1 to {BATCH_MAX}, not {batch!r}.")
+    return _decorated(func, FnType.MUTATION, retry, batch)
 
 
 @overload
@@ -188,6 +203,12 @@ def is_async(path: str) -> bool:
     return found is not None and found.is_async
 
 
+def batch_of(path: str) -> int:
+    """Return how many works of a dotted path may share one transaction."""
+    found = _registry.get(path)
+    return 1 if found is None else found.batch
+
+
 def known() -> dict[str, str]:
     """Return the dotted paths that ``resolve`` finds without an import, with their kinds: "action", "action:async"…"""
     with _lock:
@@ -199,15 +220,15 @@ def known() -> dict[str, str]:
     }
 
 
-def _decorated(func: Any, fn_type: FnType, retry: Retry) -> Any:
+def _decorated(func: Any, fn_type: FnType, retry: Retry, batch: int = 1) -> Any:
     if retry is not None and not isinstance(retry, (bool, RetryBehavior)):
         raise InvalidWork(f"retry must be True, False or a RetryBehavior, not {type(retry).__name__}.")
     if func is None:
-        return lambda decorated: _register(decorated, fn_type, retry)
-    return _register(func, fn_type, retry)
+        return lambda decorated: _register(decorated, fn_type, retry, batch)
+    return _register(func, fn_type, retry, batch)
 
 
-def _register(func: Any, fn_type: FnType, retry: Retry) -> Any:
+def _register(func: Any, fn_type: FnType, retry: Retry, batch: int) -> Any:
     kinds = frozenset({fn_type})
     if type(func) is not types.FunctionType:
         raise UnregisteredFunction(not_plain(func, kinds))
@@ -222,7 +243,7 @@ def _register(func: Any, fn_type: FnType, retry: Retry) -> Any:
     if fn_type is FnType.CALLBACK:
         check_callback(func, path)
     with _lock:
-        _registry[path] = Registered(func=func, path=path, fn_type=fn_type, is_async=is_async, retry=retry)
+        _registry[path] = Registered(func=func, path=path, fn_type=fn_type, is_async=is_async, retry=retry, batch=batch)
     return func
 
 

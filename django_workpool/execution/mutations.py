@@ -3,18 +3,18 @@
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django.db import DatabaseError, connections, transaction
 
-from ..complete import Callback, Completed, committing, complete_inside
+from ..complete import Callback, Completed, committing, complete_inside, complete_together
 from ..database import database
 from ..database_errors import is_away, is_conflict, may_pass
 from ..exceptions import StaleRun, WorkpoolError
-from ..failures import describe
+from ..failures import describe, first_line
 from ..models import PendingCompletion, RunningWork
-from ..settle import lock_works
+from ..settle import lock_works, success
 from ..types import Attempted, Failure, Outcome, Run
 from .calls import encode_value, prepare
 from .isolation import Isolation
@@ -22,6 +22,8 @@ from .persist import tell, waits
 
 logger = logging.getLogger("django_workpool.worker")
 
+#: Seconds after which works that share a transaction are committed.
+TOGETHER = 0.02
 #: Times a transaction is tried again after a conflict with others, and after a lost connection.
 CONFLICT_TRIES, CONNECTION_TRIES = 10, 3
 
@@ -70,6 +72,34 @@ def perform_mutation(using: str, worker: str, run: Run, isolation: Isolation, is
             return failure
         # The transaction did not survive its on_complete: once more without it.
         callback = Callback(failure)
+
+
+def perform_together(using: str, worker: str, runs: Sequence[Run], isolation: Isolation) -> list[Run]:
+    """Run mutations of one function, without on_complete, in one transaction; stop after ``TOGETHER`` seconds.
+
+    Returns:
+        Those that have ended; none if any of them has failed, or is stale: then nothing has happened, and each is to run alone.
+    """
+    db, ended, began = database(using), list[Attempted](), time.monotonic()
+    try:
+        with isolation.function(runs[0].func_path), committing(db, runs[0].pool):
+            for run in runs:
+                registered, args, kwargs = prepare(run)
+                value = encode_value(isolation.call(registered.func, args, kwargs))
+                left = isolation.leftovers(using)
+                if left is not None:
+                    raise FunctionLeftovers(f"the function {left}")
+                ended.append(Attempted(run, Outcome("success", value), worker))
+                if time.monotonic() - began >= TOGETHER:
+                    break
+            complete_together(db, ended)
+    except BaseException as error:
+        # If it was the answer to the COMMIT that was lost, each of them finds that its work has ended.
+        logger.info("%s: %s works together failed, each runs again alone: %s", runs[0].func_path, len(runs), first_line(error))
+        return []
+    for one in ended:
+        tell(one.run, Completed(run=one.run, verdict=success(one)))
+    return [one.run for one in ended]
 
 
 def _waits_only(error: BaseException, stage: _Stage, callback: Callback) -> bool:

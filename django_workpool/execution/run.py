@@ -7,6 +7,7 @@ its completion: both happen or neither. A query runs in a read-only transaction 
 import time
 from collections.abc import Callable
 
+from .. import functions
 from ..complete import Completed, complete_one
 from ..database import database
 from ..database_errors import is_connection_loss, may_pass
@@ -14,7 +15,7 @@ from ..failures import describe
 from ..types import Attempted, Failure, FnType, Outcome, Run
 from .calls import encode_value, prepare
 from .isolation import Isolation
-from .mutations import CONFLICT_TRIES, perform_mutation, worth_repeating
+from .mutations import CONFLICT_TRIES, perform_mutation, perform_together, worth_repeating
 from .persist import persist, tell, wait_for_database
 
 
@@ -36,7 +37,7 @@ class Performer:
         worker: str,
         write: Callable[[Attempted], None],
         aside: Callable[[list[Run]], None],
-        done: Callable[[Run], None],
+        done: Callable[..., None],
         is_stopping: Callable[[], bool],
     ) -> None:
         self.using, self.worker, self.write, self.aside, self.done, self.is_stopping = using, worker, write, aside, done, is_stopping
@@ -60,6 +61,18 @@ class Performer:
             self._complete(run, outcome, isolation)
         else:
             self.write(Attempted(run, outcome, self.worker, time.monotonic() - began))
+
+    def most_together(self, run: Run) -> int:
+        """Return how many runs like this one may share a transaction."""
+        return 1 if run.fn_type is not FnType.MUTATION or run.has_callback else functions.batch_of(run.func_path)
+
+    def perform_together(self, runs: list[Run], isolation: Isolation) -> list[Run]:
+        """Run mutations of one function that may share a transaction; return those that are still to run, each alone."""
+        left = runs
+        while len(left) > 1 and (ended := perform_together(self.using, self.worker, left, isolation)):
+            self.done(*ended)
+            left = left[len(ended) :]
+        return left
 
     def perform_aside(self, run: Run, isolation: Isolation) -> None:
         """Run callback work, or complete a run that has ended elsewhere and has an on_complete."""

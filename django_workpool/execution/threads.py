@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from ..types import Run
 from .backlog import Backlog
@@ -23,6 +24,18 @@ class ExecutorStopped(RuntimeError):
     """The executor has been stopped and takes no more work."""
 
 
+class Together(NamedTuple):
+    """How runs that wait may share what they cost."""
+
+    #: How many runs like this one may.
+    most: Callable[[Run], int]
+    #: Runs them, and returns those that are still to run, each alone: the last ones, or all.
+    perform: Callable[[list[Run], Isolation], list[Run]]
+
+
+ALONE = Together(lambda run: 1, lambda runs, isolation: runs)
+
+
 class ThreadExecutor(Backlog):
     """Runs works on up to ``threads`` daemon threads, which are made when they are needed and then stay.
 
@@ -30,6 +43,7 @@ class ThreadExecutor(Backlog):
         name: what the threads are called, with a number: "workpool" makes "workpool-1".
         threads: the most that may run at once.
         run: runs one work and completes it, on one of the threads, in an empty context. It is not supposed to raise.
+        together: how runs that wait may share what they cost.
         on_crash: called on the same thread, with its connections restored, with what ``run`` raised nevertheless. The thread goes on.
     """
 
@@ -39,6 +53,7 @@ class ThreadExecutor(Backlog):
         threads: int,
         run: Callable[[Run, Isolation], None],
         on_crash: Callable[[Run, BaseException], None],
+        together: Together = ALONE,
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, not {threads!r}")
@@ -46,6 +61,7 @@ class ThreadExecutor(Backlog):
         self.threads = threads
         self._run = run
         self._on_crash = on_crash
+        self._together = together
         self._home = working_folder()
         # Its lock guards all that follows, and is held during the start of a thread.
         super().__init__()
@@ -127,26 +143,54 @@ class ThreadExecutor(Backlog):
     def _step(self, isolation: Isolation) -> bool:
         """Run the next work, or wait for a token; False when it is time to end. Whatever is raised, the thread goes on."""
         try:
-            run = None
             with self._lock:
                 if self._stopped:
                     return False
-                if self._waiting:
-                    run = self._waiting.popleft()
-                    self._active[run.token] = (run, time.monotonic())
-                    low = len(self._waiting) == self._low
-                else:
-                    self._idle += 1
-            if run is None:
-                self._wake.get()
-                return True
+                enough = not self.is_low
+                runs = self._draw()
+                self._idle += not runs
+                low = enough and self.is_low
             if low:
                 self._on_low()
-            self._run_one(run, isolation)
+            if not runs:
+                self._wake.get()
+            elif len(runs) == 1:
+                self._run_one(runs[0], isolation)
+            else:
+                self._run_some(runs, isolation)
         except BaseException:
             with suppress(BaseException):
                 logger.exception("%s: a thread was disturbed and goes on.", self.name)
         return True
+
+    def _draw(self) -> list[Run]:
+        """Take the next run, and those behind it that may run together with it: a fair share of them. The lock is held."""
+        if not self._waiting:
+            return []
+        runs = [self._waiting.popleft()]
+        most = min(self._together.most(runs[0]), 1 + len(self._waiting) // self.threads)
+        while len(runs) < most and self._waiting and self._joins(self._waiting[0], runs[0]):
+            runs.append(self._waiting.popleft())
+        for run in runs:
+            self._active[run.token] = (run, time.monotonic())
+        return runs
+
+    @staticmethod
+    def _joins(run: Run, first: Run) -> bool:
+        return (run.func_path, run.pool, run.has_callback) == (first.func_path, first.pool, False)
+
+    def _run_some(self, runs: list[Run], isolation: Isolation) -> None:
+        left = runs
+        try:
+            left = contextvars.Context().run(self._together.perform, runs, isolation)
+        finally:
+            isolation.end()
+            with self._lock:
+                for run in runs[: len(runs) - len(left)]:
+                    self._active.pop(run.token, None)
+            for run in left:
+                self._run_one(run, isolation)
+            self._tell_idle()
 
     def _run_one(self, run: Run, isolation: Isolation) -> None:
         try:
@@ -159,9 +203,11 @@ class ThreadExecutor(Backlog):
             isolation.end()
             with self._lock:
                 self._active.pop(run.token, None)
-                idle = not self._active and not self._waiting
-            if idle:
-                self._on_low()
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not self._active and not self._waiting:
+            self._on_low()
 
 
 def report_crash(on_crash: Callable[[Run, BaseException], None], run: Run, error: BaseException) -> None:

@@ -13,7 +13,7 @@ from ..execution.foreign import ForeignExecutor
 from ..execution.offspring import Program
 from ..execution.processes import ProcessExecutor
 from ..execution.run import Performer
-from ..execution.threads import ThreadExecutor
+from ..execution.threads import ThreadExecutor, Together
 from ..loop.fleet import CALLBACK_CAPACITY
 from ..types import FnType, Outcome, Run
 
@@ -52,7 +52,8 @@ class Executors:
             program = Program(using=performer.using, worker=performer.worker, settings=module)
             self.local = ProcessExecutor(options.processes, program, home, completed, options.recycle)
         else:
-            self.local = ThreadExecutor("workpool", options.threads, performer.perform, crashed)
+            together = Together(performer.most_together, performer.perform_together)
+            self.local = ThreadExecutor("workpool", options.threads, performer.perform, crashed, together)
         self.foreign = ForeignExecutor(options.executor, module, home, assignments.forget) if options.executor else None
         self.side = ThreadExecutor("workpool-callback", CALLBACK_CAPACITY, performer.perform_aside, crashed)
         self.coroutines = CoroutineExecutor("workpool-async", performer.perform_async, crashed)

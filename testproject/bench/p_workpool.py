@@ -61,7 +61,7 @@ def noop(i: int) -> None:
     common.stamp(i)
 
 
-@mutation
+@mutation(batch=50)
 def insert(i: int) -> None:
     """Insert a row, in the transaction that ends the work."""
     Result.objects.create(n=i)

@@ -39,7 +39,7 @@ async def anoop(number: int) -> None:
     stamp(number)
 
 
-@mutation
+@mutation(batch=50)
 def insert(number: int) -> None:
     """Insert a row in the transaction that ends the work."""
     stamp(number)

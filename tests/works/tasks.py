@@ -103,6 +103,28 @@ def count_up(name: str) -> None:
     count(name)
 
 
+@mutation(batch=20)
+def join(key: str, how: str = "") -> str:
+    """Write down a row and the transaction in which that happens; fail, or leave the transaction in a bad state, if told so."""
+    Event.objects.create(name="join", key=key, text=transaction_number(), at=time.time())
+    if how == "fails":
+        raise ValueError(f"{key} fails")
+    if how == "leaves":
+        transaction.atomic().__enter__()
+    if how == "waits":
+        time.sleep(0.03)
+    return key
+
+
+def transaction_number() -> str:
+    """Return what tells one transaction of the server from another."""
+    if connection.vendor != "postgresql":
+        return ""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text")
+        return str(cursor.fetchone()[0])
+
+
 @action(retry=RetryBehavior(max_attempts=3, initial_backoff=timedelta(milliseconds=10)))
 def die(how: str) -> None:
     """End the process that runs this."""
