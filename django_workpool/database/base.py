@@ -135,6 +135,10 @@ class Database(ABC):
         """Insert works and their pending starts; return the segment at which they are due."""
 
     @abstractmethod
+    def numbers(self, first: int, last: int) -> str:
+        """Return SQL for a table of whole numbers with a column ``value``, to stand in a FROM with a name after it."""
+
+    @abstractmethod
     def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:
         """Return SQL for a table ``m`` of values, to stand in a FROM, and its parameters.
 

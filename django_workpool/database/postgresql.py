@@ -87,6 +87,9 @@ class PostgreSQL(Database):
         cast = "uuid" if values and isinstance(values[0], uuid.UUID) else "bigint"
         return f"{column} = ANY(%s::{cast}[])", _array(cast, values)
 
+    def numbers(self, first: int, last: int) -> str:
+        return f"(SELECT value FROM generate_series({first}, {last}) AS value)"
+
     def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:
         # Most rows of a batch are alike in most columns: these are said once, which spares the driver and the server an array.
         same = {name for name, (_, values) in columns.items() if values.count(values[0]) == len(values)} - {next(iter(columns))}

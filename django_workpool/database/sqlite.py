@@ -72,6 +72,9 @@ class SQLite(Database):
             cursor.executemany(self.sql(_INSERT_START), [(work_id.hex, new.pool, new.lane, new.priority, segment) for work_id in ids])
         return segment
 
+    def numbers(self, first: int, last: int) -> str:
+        return f"(SELECT column1 AS value FROM (VALUES {', '.join(f'({number})' for number in range(first, last + 1))}))"
+
     def table(self, **columns: tuple[str, Sequence[Any]]) -> tuple[str, list[Any]]:
         names = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(columns))
         rows = zip(*(values for _, values in columns.values()), strict=True)

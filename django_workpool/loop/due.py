@@ -7,8 +7,6 @@ from ..types import MAX_PRIORITY, MIN_PRIORITY, Lane
 from .context import Iteration
 from .memory import BUFFER, Depth, Position
 
-_PRIORITIES = ", ".join(f"({priority})" for priority in range(MIN_PRIORITY, MAX_PRIORITY + 1))
-
 
 class Due(NamedTuple):
     """A due pending start and its work (``fn_type`` None: the work is gone)."""
@@ -42,10 +40,12 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     if it.depth is Depth.EXACT:
         return it.memory.active
     since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
+    # With an OFFSET it stays a probe: a planner that takes the table for small would join it.
     found = it.db.fetch(
-        f"WITH lane(value) AS (VALUES (0), (1)), priority(value) AS (VALUES {_PRIORITIES}) "
-        "SELECT lane.value, priority.value FROM lane, priority WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
-        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s)",
+        f"SELECT lane.value, priority.value FROM {it.db.numbers(0, 1)} lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
+        "WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
+        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s "
+        "LIMIT 1 OFFSET 0)",
         [it.pool, since, it.now],
     )
     due = {(int(lane), int(priority)) for lane, priority in found}
