@@ -57,7 +57,7 @@ def _copy(db: Database, kept: Sequence[Finished]) -> None:
     db.execute(
         f"INSERT INTO {{Archive}} (finished, {', '.join(KEPT_COLUMNS)}, {', '.join(_ADDED)}, started, callback_error) "
         f"SELECT {now}, {', '.join(f'w.{name}' for name in KEPT_COLUMNS)}, {', '.join(f'm.{name}' for name in _ADDED)}, "
-        f"r.started, '' FROM {table} JOIN {{Work}} w ON w.id = m.id LEFT JOIN {{RunningWork}} r ON r.work_id = m.id",
+        f"(SELECT r.started FROM {{RunningWork}} r WHERE r.work_id = m.id), '' FROM {table} JOIN {db.each('{Work}', 'w', 'w.id = m.id')}",
         [*moment, *params],
     )
 

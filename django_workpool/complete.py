@@ -17,6 +17,7 @@ from django.db import transaction
 
 from . import archive, functions, serialization
 from .database import Database, database
+from .database.rows import PROBE
 from .database_errors import is_conflict
 from .exceptions import StaleRun, WorkpoolError
 from .failures import describe
@@ -189,8 +190,8 @@ def _guard(db: Database, attempted: Sequence[Attempted]) -> tuple[list[Attempted
         return [], 0.0
     among, param = db.among("r.id", [one.run.token for one in attempted])
     rows = db.fetch(
-        f"SELECT r.id, r.work_id, {db.clock_ms_sql} FROM {{RunningWork}} r LEFT JOIN {{PendingCompletion}} c ON c.work_id = r.work_id "
-        f"WHERE {among} AND c.id IS NULL",
+        f"SELECT r.id, r.work_id, {db.clock_ms_sql} FROM {{RunningWork}} r WHERE {among} "
+        f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE})",
         [param],
     )
     owners: dict[int, uuid.UUID] = {int(token): db.read_uuid(work_id) for token, work_id, _ in rows}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from . import archive, serialization
 from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
+from .database.rows import PROBE
 from .ids import new_work_id
 from .models import PATH_LENGTH, Attempt, Work
 from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior, Run
@@ -203,7 +204,7 @@ def succeed(db: Database, attempted: Sequence[Attempted]) -> Sent:
         # A first attempt that succeeds has left no rows.
         archive.forget(db, [one.run.work_id for one in attempted if one.run.attempts and not keeps[one.run.pool]])
     among, param = db.among("id", [one.run.work_id for one in attempted])
-    uncompleted = "NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = {Work}.id)"
+    uncompleted = f"NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = {{Work}}.id {PROBE})"
     return db.send(f"DELETE FROM {{Work}} WHERE {among} AND {uncompleted}", [param])
 
 

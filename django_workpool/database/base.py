@@ -134,6 +134,14 @@ class Database(ABC):
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
         """Insert works and their pending starts; return the segment at which they are due."""
 
+    def each(self, table: str, name: str, condition: str) -> str:
+        """Return SQL to stand behind a JOIN: the rows of ``table`` that fit each row before it, looked up by an index.
+
+        Statements are planned once a session, perhaps while the tables were nearly empty: nothing must be left to the planner that
+        costs more with each row. For the same reason an EXISTS ends in ``PROBE`` where it is asked for many rows.
+        """
+        return f"{table} {name} ON {condition}"
+
     @abstractmethod
     def numbers(self, first: int, last: int) -> str:
         """Return SQL for a table of whole numbers with a column ``value``, to stand in a FROM with a name after it."""

@@ -13,7 +13,7 @@ from .. import conf
 from ..types import Attempted
 from . import sessions
 from .base import Database
-from .rows import KEPT_COLUMNS, WORK_COLUMNS, Condition, Due, NewWork, Start
+from .rows import KEPT_COLUMNS, PROBE, WORK_COLUMNS, Condition, Due, NewWork, Start
 from .watch import Hint, Watch
 
 CHANNEL = "workpool"
@@ -47,22 +47,28 @@ WITH due AS MATERIALIZED (
      gone AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]))
 SELECT id, token FROM due"""
 
-_COMPLETE = """
+# Looked up row by row, in the order of the works' ids, the work before its running row; nothing is joined, for the reason above.
+_COMPLETE = (
+    """
 WITH mine AS MATERIALIZED (
-       SELECT w.id, r.id AS token, r.started AS begun, m.value AS result, m.worker AS ran_on
-       FROM {table} JOIN {Work} w ON w.id = m.id JOIN {RunningWork} r ON r.id = m.token AND r.work_id = m.id
-       LEFT JOIN {PendingCompletion} c ON c.work_id = m.id WHERE c.id IS NULL ORDER BY w.id FOR UPDATE OF w, r),
-     gone AS (DELETE FROM {Work} w USING mine WHERE w.id = mine.id RETURNING w.*, mine.token, mine.begun, mine.result, mine.ran_on),
+       SELECT w.*, r.token, r.begun, m.value AS result, m.worker AS ran_on FROM (SELECT * FROM {table} ORDER BY id OFFSET 0) m,
+       LATERAL (SELECT * FROM {Work} WHERE id = m.id FOR UPDATE) w,
+       LATERAL (SELECT id AS token, started AS begun FROM {RunningWork} WHERE id = m.token AND work_id = w.id FOR UPDATE) r
+       WHERE NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = m.id """
+    + PROBE
+    + """)),
      {kept}
+     gone AS (DELETE FROM {Work} WHERE id = ANY(ARRAY(SELECT id FROM mine))),
      told AS (INSERT INTO {PendingCompletion} (work_id, pool, segment, kind, follow)
-              SELECT id, pool, floor(extract(epoch FROM clock_timestamp()) * 10)::bigint, 'success', 'end' FROM gone)
-SELECT token FROM gone"""
+              SELECT id, pool, floor(extract(epoch FROM clock_timestamp()) * 10)::bigint, 'success', 'end' FROM mine)
+SELECT token FROM mine"""
+)
 _KEPT = (
     "kept AS (INSERT INTO {Archive} ("
     + (columns := ", ".join(KEPT_COLUMNS))
     + ", attempts, kind, value, error, worker, started, finished, callback, callback_error) SELECT "
     + columns
-    + ", attempts + 1, 'success', result, '', ran_on, begun, clock_timestamp(), '', '' FROM gone),"
+    + ", attempts + 1, 'success', result, '', ran_on, begun, clock_timestamp(), '', '' FROM mine),"
 )
 
 
@@ -86,6 +92,9 @@ class PostgreSQL(Database):
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         cast = "uuid" if values and isinstance(values[0], uuid.UUID) else "bigint"
         return f"{column} = ANY(%s::{cast}[])", _array(cast, values)
+
+    def each(self, table: str, name: str, condition: str) -> str:
+        return f"LATERAL (SELECT * FROM {table} {name} WHERE {condition} OFFSET 0) {name} ON true"
 
     def numbers(self, first: int, last: int) -> str:
         return f"(SELECT value FROM generate_series({first}, {last}) AS value)"

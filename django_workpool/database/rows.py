@@ -4,6 +4,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+#: The end of an EXISTS that is to be a look into an index for each row: a planner cannot turn it into a join.
+PROBE = "LIMIT 1 OFFSET 0"
 #: The columns that the archive takes over from Work.
 KEPT_COLUMNS = (
     "id",

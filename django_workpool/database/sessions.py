@@ -30,6 +30,7 @@ SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
+    "enable_incremental_sort": "off",
     # A scan that is switched off counts as so dear that the statement would be compiled, at 100 ms each.
     "jit": "off",
 }

@@ -10,6 +10,7 @@ from django.db import transaction
 
 from .. import functions, serialization
 from ..database import Part, database
+from ..database.rows import PROBE
 from ..models import FunctionSet, RunningWork, Worker
 from ..types import FnType, Run
 
@@ -97,7 +98,7 @@ def questions(worker_id: int) -> list[Part]:
     published = "SELECT s.digest FROM {FunctionSet} s JOIN {Worker} w ON w.function_set = s.digest WHERE w.id = %s"
     assigned = (
         "SELECT r.id FROM {RunningWork} r WHERE r.worker_id = %s "
-        "AND NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = r.work_id) LIMIT 1"
+        f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) LIMIT 1"
     )
     unknown = f"SELECT DISTINCT func_path FROM {{Work}} WHERE held_since IS NOT NULL LIMIT {UNKNOWN_MAX}"
     return [Part("published", published, [worker_id]), Part("assigned", assigned, [worker_id]), Part("unknown", unknown)]
@@ -130,8 +131,8 @@ def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
     db = database(using)
     rows = db.fetch(
         "SELECT r.id, w.id, w.pool, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry "
-        "FROM {RunningWork} r JOIN {Work} w ON w.id = r.work_id LEFT JOIN {PendingCompletion} c ON c.work_id = r.work_id "
-        f"WHERE r.worker_id = %s AND r.id > %s AND c.id IS NULL ORDER BY r.id LIMIT {FETCH_MAX}",
+        f"FROM {{RunningWork}} r JOIN {db.each('{Work}', 'w', 'w.id = r.work_id')} WHERE r.worker_id = %s AND r.id > %s "
+        f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) ORDER BY r.id LIMIT {FETCH_MAX}",
         [worker_id, after],
     )
     if not rows:

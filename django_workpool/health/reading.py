@@ -97,7 +97,8 @@ class Look:
         """Count running rows by pool and lane, and how full each worker is."""
         rows = self.db.fetch(
             "SELECT r.pool, r.lane, r.worker_id, w.func_path, COUNT(*) FROM (SELECT pool, lane, worker_id, work_id FROM {RunningWork} "
-            f"LIMIT {stats.COUNT_MAX}) r LEFT JOIN {{Work}} w ON w.id = r.work_id GROUP BY r.pool, r.lane, r.worker_id, w.func_path"
+            f"LIMIT {stats.COUNT_MAX}) r LEFT JOIN {self.db.each('{Work}', 'w', 'w.id = r.work_id')} "
+            "GROUP BY r.pool, r.lane, r.worker_id, w.func_path"
         )
         running: Counter[tuple[str, int]] = Counter()
         for pool, lane, worker_id, path, number in rows:
@@ -137,7 +138,9 @@ class Look:
             return {}
         among, param = self.db.among("s.id", ids)
         rows = self.db.fetch(
-            f"SELECT s.id, s.segment, w.func_path FROM {{PendingStart}} s JOIN {{Work}} w ON w.id = s.work_id WHERE {among}", [param]
+            f"SELECT s.id, s.segment, w.func_path FROM {{PendingStart}} s "
+            f"JOIN {self.db.each('{Work}', 'w', 'w.id = s.work_id')} WHERE {among}",
+            [param],
         )
         return {start: (segment, path) for start, segment, path in rows}
 

@@ -3,6 +3,7 @@
 import uuid
 from typing import NamedTuple
 
+from ..database.rows import PROBE
 from ..types import MAX_PRIORITY, MIN_PRIORITY, Lane
 from .context import Iteration
 from .memory import BUFFER, Depth, Position
@@ -40,12 +41,14 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     if it.depth is Depth.EXACT:
         return it.memory.active
     since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
-    # With an OFFSET it stays a probe: a planner that takes the table for small would join it.
+    # With an OFFSET it stays a probe: a planner that takes the table for small would join it. Rows are compared, as the index that
+    # has the priority is then the only one that can be searched for both ends.
     found = it.db.fetch(
         f"SELECT lane.value, priority.value FROM {it.db.numbers(0, 1)} lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
         "WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
-        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s "
-        "LIMIT 1 OFFSET 0)",
+        "WHERE s.pool = %s AND s.lane = lane.value AND (s.priority, s.segment) >= (priority.value, %s) "
+        "AND (s.priority, s.segment) <= (priority.value, %s) "
+        f"{PROBE})",
         [it.pool, since, it.now],
     )
     due = {(int(lane), int(priority)) for lane, priority in found}
@@ -59,7 +62,8 @@ def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) 
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
         "w.canceled, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
-        "FROM {PendingStart} s LEFT JOIN {Work} w ON w.id = s.work_id WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
+        f"FROM {{PendingStart}} s LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
+        "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
         "AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
         [it.pool, it.pool, lane, priority, *after, it.now, limit],
     )

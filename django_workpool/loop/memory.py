@@ -181,8 +181,8 @@ class PoolMemory:
     def load(self, db: Database) -> None:
         """Read the running set again. Called under the fence, where the leader is the only writer."""
         rows = db.fetch(
-            "SELECT r.work_id, w.func_path, c.id FROM {RunningWork} r LEFT JOIN {Work} w ON w.id = r.work_id "
-            "LEFT JOIN {PendingCompletion} c ON c.work_id = r.work_id WHERE r.pool = %s",
+            "SELECT r.work_id, (SELECT w.func_path FROM {Work} w WHERE w.id = r.work_id), "
+            "(SELECT c.id FROM {PendingCompletion} c WHERE c.work_id = r.work_id) FROM {RunningWork} r WHERE r.pool = %s",
             [self.pool],
         )
         paths = {db.read_uuid(work_id): path for work_id, path, _ in rows}
