@@ -127,8 +127,18 @@ def test_hints_that_wake_everybody_are_what_many_hosts_pay_for() -> None:
 
     assert table.line(C, fleet, seed=1, works=1_000).wall == "(hints)"
     assert today.cores > 0.9 * C.server_cores
-    assert then.cores < today.cores / 4
+    assert then.cores < today.cores / 2
     assert then.percentile(0.5) < today.percentile(0.5)
+
+
+def test_what_ends_at_once_stays_with_the_leader() -> None:
+    fleet = Fleet(hosts=10, demand=5_000.0, duration=0.0)
+    simulation = Simulation(C, fleet, works=1_000)
+
+    simulation.run()
+
+    assert costs(C, fleet).host == 0
+    assert [worker.python.busy > 0 for worker in simulation.workers] == [True] + [False] * 9
 
 
 def test_works_in_a_row_spare_the_server() -> None:

@@ -23,44 +23,46 @@ class Constants:
     """All that the model and the simulation know of the system."""
 
     # The leader. "own": works that its own process runs, whose ends need no pending completion.
-    leader_own_iteration_us: float = _from(830, LOOP)
-    leader_own_work_us: float = _from(10, LOOP)
-    server_own_iteration_us: float = _from(520, LOOP)
+    leader_own_iteration_us: float = _from(720, LOOP)
+    leader_own_work_us: float = _from(11, LOOP)
+    server_own_iteration_us: float = _from(440, LOOP)
     server_own_work_us: float = _from(11, LOOP)
-    leader_other_iteration_us: float = _from(900, LOOP)
-    leader_other_work_us: float = _from(10, LOOP)
-    server_other_iteration_us: float = _from(550, LOOP)
-    server_other_work_us: float = _from(10, LOOP)
+    leader_other_iteration_us: float = _from(880, LOOP)
+    leader_other_work_us: float = _from(12, LOOP)
+    server_other_iteration_us: float = _from(530, LOOP)
+    server_other_work_us: float = _from(10.5, LOOP)
     #: Of each iteration, for each process: its rooms are counted and put into a heap.
-    leader_worker_us: float = _from(3.8, "measured: a placement of 256 among 100 and among 1,000 workers")
+    leader_worker_us: float = _from(
+        4.2, "measured: a placement of 256 among 100 and among 1,000 workers; three times that when it collects garbage"
+    )
     #: The look at each running row every ten seconds, both sides of it.
     reload_row_us: float = _from(14, "measured: 256 rows")
     # A worker.
     exec_us: float = _from(20, "between 9, the executor alone, and 30, manage.py bench drain beside other load; not its waiting")
-    fetch_python_fixed_us: float = _from(420, CALL)
-    fetch_python_work_us: float = _from(9.5, CALL)
+    fetch_python_fixed_us: float = _from(480, CALL)
+    fetch_python_work_us: float = _from(10.5, CALL)
     fetch_server_fixed_us: float = _from(110, CALL)
-    fetch_server_work_us: float = _from(3, CALL)
-    complete_python_fixed_us: float = _from(350, CALL)
-    complete_python_work_us: float = _from(3.5, CALL)
-    complete_server_fixed_us: float = _from(170, CALL)
-    complete_server_work_us: float = _from(19, CALL)
+    fetch_server_work_us: float = _from(3.5, CALL)
+    complete_python_fixed_us: float = _from(360, CALL)
+    complete_python_work_us: float = _from(4.5, CALL)
+    complete_server_fixed_us: float = _from(190, CALL)
+    complete_server_work_us: float = _from(19.5, CALL)
     # Whoever enqueues; his Python is his own matter.
-    enqueue_fixed_us: float = _from(390, "measured: enqueue one by one, less what a work costs")
+    enqueue_fixed_us: float = _from(380, "measured: enqueue one by one, less what a work costs")
     enqueue_work_us: float = _from(10, "measured: enqueue_many, a thousand a statement")
     # Hints: NOTIFY wakes each session that listens, whomever it is for.
-    notify_us: float = _from(30, HINT)
-    notify_python_us: float = _from(65, HINT)
+    notify_us: float = _from(32, HINT)
+    notify_python_us: float = _from(70, HINT)
     signal_us: float = _from(5, HINT)
     #: To signal a session that has not yet heard the last signal.
     signal_again_us: float = _from(1, ASSUMED)
     wake_server_us: float = _from(19, HINT)
     wake_python_us: float = _from(9, HINT)
     # The pulse of each process, each second, and what it costs for each row of a worker and lock that it looks at.
-    pulse_us: float = _from(1150, PULSE)
-    pulse_row_us: float = _from(0.8, PULSE)
-    pulse_python_us: float = _from(4000, PULSE)
-    pulse_python_row_us: float = _from(4.5, PULSE)
+    pulse_us: float = _from(215, PULSE)
+    pulse_row_us: float = _from(4.5, PULSE)
+    pulse_python_us: float = _from(210, PULSE)
+    pulse_python_row_us: float = _from(3.5, PULSE)
     # The log. Bytes of a work; a flush ends all commits that wait for it.
     enqueue_wal: float = _from(717, "measured: enqueue_many")
     run_own_wal: float = _from(494, LOOP)
@@ -72,7 +74,7 @@ class Constants:
     server_cores: float = _from(16, ASSUMED)
     host_cores: float = _from(8, ASSUMED)
     #: Works that a process takes at once, those of --prefetch included.
-    capacity: float = _from(256, ASSUMED)
+    capacity: float = _from(512, ASSUMED)
     #: Sessions of a process without those of its functions: loop, watch, writer, and one for whatever else.
     sessions: float = _from(4, "counted")
     #: Bytes of heap and indexes that a work leaves to VACUUM, and how many a second autovacuum cleans with its default cost limit.

@@ -8,11 +8,14 @@ from typing import Any
 import psycopg
 from django.db import connection
 
-from django_workpool.database import Hint, database
+from django_workpool.database import Hint, Watch, database
 from django_workpool.database.postgresql import CHANNEL
 from django_workpool.execution import workers
 from django_workpool.loop.fleet import Fleet, Placement, WorkerInfo
 from django_workpool.models import Worker
+from django_workpool.runner.intake import Intake
+from django_workpool.runner.leader import Leader
+from django_workpool.runner.process import Options
 from django_workpool.runner.watcher import Watcher
 from django_workpool.types import Lane
 from testproject.bench import tasks
@@ -80,19 +83,23 @@ def _hint_costs() -> dict[str, float]:
     }
 
 
-class _Lead:
-    """What the watch wants of a leader."""
+class _Process:
+    """A process's watch, without its threads."""
 
-    def __init__(self) -> None:
-        self.dead: set[int] = set()
-        self.others = False
+    def __init__(self, watch: Watch) -> None:
+        self.watch, owner = watch, uuid.uuid4()
+        options = Options(threads=1, pools=None, drain=False, grace=1.0)
+        self.leader = Leader(USING, owner, Intake(USING, "host:1", options, lambda: False))
+        self.leader.fleet.own = workers.register(USING, process=owner, threads=64, coroutines=0, pools=None).id
+        self.watcher = Watcher(
+            USING, self.leader, lambda runs: None, lambda: None, lambda: self.leader.fleet.own or 0, self.leader.fleet.own
+        )
 
-    def wake(self) -> None:
-        """Hear of deaths."""
-
-    def hear(self, hint: Hint) -> bool:
-        """Hear a hint."""
-        return False
+    def pulse(self) -> None:
+        """Do what comes each second."""
+        self.leader.watchdog.turned = time.monotonic()
+        self.watcher.beaten = float("-inf")
+        self.watcher._pulse(self.watch)
 
 
 def _rows(n: int) -> list[Worker]:
@@ -105,13 +112,11 @@ def _rows(n: int) -> list[Worker]:
 
 def _pulse_costs() -> dict[str, float]:
     [holder] = _listen(1)
-    lead: Any = _Lead()
     watch = database(USING).watch()
     costs = []
     try:
         table = Worker._meta.db_table
-        own = workers.register(USING, process=uuid.uuid4(), threads=64, coroutines=0, pools=None)
-        watcher = Watcher(USING, lead, lambda runs: None, lambda: None, lambda: own.id, own.id)
+        process = _Process(watch)
         there = 1
         for n in (FEW_ROWS, MANY_ROWS):
             others = _rows(n - there)
@@ -122,11 +127,11 @@ def _pulse_costs() -> dict[str, float]:
                 [table, [one.id for one in others]],
             )
             for _ in range(PULSES):
-                watcher._pulse(watch)
+                process.pulse()
             meter = Meter()
             for _ in range(PULSES):
                 with meter:
-                    watcher._pulse(watch)
+                    process.pulse()
             costs.append(meter.typical())
     finally:
         watch.close()

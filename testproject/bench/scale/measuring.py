@@ -28,8 +28,8 @@ from .crowd import crowd_costs, placement_costs
 from .meter import Meter, line
 
 USING, POOL = "default", "default"
-#: The leader's own worker, and one elsewhere.
-OWN, OTHER = 1, 2
+#: The leader's own worker, and one elsewhere: not those whose pulse is measured.
+OWN, OTHER = 1_000_001, 1_000_002
 #: Works of a small and of a full batch, and how many batches of each.
 FEW, MANY = 16, 256
 REPEATS = {FEW: 100, MANY: 16}

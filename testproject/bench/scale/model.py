@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
+from django_workpool.loop.memory import STAYS
 from django_workpool.loop.starts import BATCH
 
 from .constants import Constants
@@ -26,13 +27,18 @@ class Fleet:
     #: Works that are enqueued by one transaction.
     enqueue_batch: int = 1
     #: Seconds that a function takes, waiting.
-    duration: float = 0.0
+    duration: float = 0.01
     #: Whether finished works are kept.
     archive: bool = False
     #: What is not built: a channel for each process, so that a hint wakes only whom it is for.
     channels: bool = False
     #: The same: works that one process gets in a row, before another one gets any (today 1: the least loaded gets the next).
     chunk: int = 1
+
+    @property
+    def stays(self) -> bool:
+        """Whether functions end so soon that the leader keeps them in its own process as long as that has room."""
+        return self.duration < STAYS or self.processes == 1
 
     def listeners(self, addressed: int) -> int:
         """Return how many processes a hint wakes that is for so many."""
@@ -69,11 +75,12 @@ class Costs:
 def costs(c: Constants, fleet: Fleet) -> Costs:
     """Return what a work costs."""
     n, speed = fleet.processes, fleet.speed(c)
-    own, other = 1 / n, 1 - 1 / n
     batch = int(min(BATCH, n * c.capacity))
+    own = min(1.0, c.capacity / batch) if fleet.stays else 1 / n
+    other = 1 - own
+    alone = not other
     wave = max(min(fleet.chunk, batch, c.capacity), batch / n)
     listeners = fleet.listeners(min(n, ceil(batch / wave)))
-    alone = n == 1
     python = (c.leader_own_iteration_us if alone else c.leader_other_iteration_us) + n * c.leader_worker_us
     python += batch * (own * (c.leader_own_work_us + c.exec_us) + other * c.leader_other_work_us)
     server = c.server_own_iteration_us if alone else c.server_other_iteration_us
@@ -113,7 +120,7 @@ def bounds(c: Constants, fleet: Fleet) -> dict[str, float]:
         "slots": n * c.capacity / one.flight,
         "autovacuum": c.vacuum_bytes_s / c.dead_bytes,
     }
-    if n > 1:
+    if one.host:
         each["worker's Python"] = n * max(0.0, 1 - idle_python) / one.host
     return {name: fleet.shards * rate for name, rate in each.items()}
 

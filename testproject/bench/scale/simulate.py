@@ -90,6 +90,8 @@ class Simulation:
         result.offered = self.offered / (self.end - self.begin) * self.fleet.shards
         result.leader = self.led / (self.end - self.begin)
         result.batch = self.batches[1] / max(1, self.batches[0])
+        # What still waits for a core at the end has been counted, too.
+        result.cores = min(result.cores, self.cores.n)
         result.latencies.sort()
         return result
 
@@ -157,17 +159,19 @@ class Simulation:
     def begin_iteration(self, now: float) -> None:
         """Begin an iteration: what has ended makes room, what is due takes it."""
         self.heard = False
-        c, alone = self.c, self.n == 1
+        c = self.c
         ended = [self.completed.popleft() for _ in range(min(RETIRED, len(self.completed)))]
-        for work in ended:
-            self.workers[self.worker_of.pop(work)].running -= 1
+        numbers = [self.worker_of.pop(work) for work in ended]
+        for number in numbers:
+            self.workers[number].running -= 1
         started: list[int] = []
         while self.due and len(started) < BATCH and self.place(self.due[0]):
             started.append(self.due.popleft())
         self.full = self.full + 1 if len(started) == BATCH else 0
         # Half of what a work costs here is its start, half its end.
-        works = (len(started) + len(ended)) / 2
-        own = works / self.n
+        numbers += [self.worker_of[work] for work in started]
+        works, own = len(numbers) / 2, numbers.count(0) / 2
+        alone = own == works
         python = c.leader_own_iteration_us if alone else c.leader_other_iteration_us
         python += self.n * c.leader_worker_us + own * c.leader_own_work_us + (works - own) * c.leader_other_work_us
         server = c.server_own_iteration_us if alone else c.server_other_iteration_us
@@ -176,7 +180,11 @@ class Simulation:
         self.at(self.workers[0].python.serve(now, python * self.slow), self.write_down, now, server, wal, started, ended)
 
     def place(self, work: int) -> bool:
-        """Assign a work to the next process that has room; return False if none has."""
+        """Assign a work to the process that comes next of those that have room; return False if none has."""
+        if self.fleet.stays and self.workers[0].running < self.c.capacity:
+            self.workers[0].running += 1
+            self.worker_of[work] = 0
+            return True
         for _ in range(self.n + 1):
             worker = self.workers[self.next_worker]
             if self.left_of_chunk and worker.running < self.c.capacity:

@@ -23,8 +23,8 @@ class Command(BaseCommand):
     """Compute, simulate, tell."""
 
     help = (
-        "Tells what many hosts would carry, by formulas and by a simulation of no-op works: each host has one process, each shard a "
-        "database on a server of its own with a leader of its own. Without --measure no database is asked."
+        "Tells what many hosts would carry, by formulas and by a simulation of works that do little but wait: each host has one "
+        "process, each shard a database on a server of its own with a leader of its own. Without --measure no database is asked."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -34,7 +34,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--enqueue-batch", type=_positive, default=1, metavar="N", help="Works enqueued in each transaction (default: %(default)s)."
         )
-        parser.add_argument("--duration", type=float, default=0.0, metavar="S", help="Seconds that each function waits (default: 0).")
+        parser.add_argument(
+            "--duration", type=float, default=0.01, metavar="S", help="Seconds that each function waits (default: %(default)s)."
+        )
         parser.add_argument("--archive", action="store_true", help="Keep finished works.")
         parser.add_argument("--channels", action="store_true", help="As if hints woke only those whom they are for (not built).")
         parser.add_argument("--chunk", type=_positive, default=1, metavar="N", help="As if a process got N works in a row (not built).")
