@@ -33,6 +33,7 @@ def drain(main_process: StartMain, *arguments: str) -> None:
 
 
 def test_many_share_few_transactions_and_each_happens_once(main_process: StartMain) -> None:
+    Workpool().configure(max_parallelism=200)
     names = [f"{number:03}" for number in range(200)]
     ids = Workpool().enqueue_many(join, [call(name) for name in names])
     drain(main_process)

@@ -6,7 +6,10 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from django_workpool import Workpool, call
-from tests.works.tasks import ended, note
+from tests.works.tasks import ended, slow_note
+
+#: Seconds: enough for another process to be wanted, too.
+TAKES = 0.005
 
 
 class Command(BaseCommand):
@@ -23,7 +26,7 @@ class Command(BaseCommand):
         """Enqueue them."""
         pool = Workpool().using(on_complete=ended, on_complete_context=key)
         for index in range(number // 2):
-            pool.enqueue(note, f"{key}-{index}")
+            pool.enqueue(slow_note, f"{key}-{index}", TAKES)
         for start in range(number // 2, number, 25):
             with transaction.atomic():
-                pool.enqueue_many(note, [call(f"{key}-{index}") for index in range(start, min(start + 25, number))])
+                pool.enqueue_many(slow_note, [call(f"{key}-{index}", TAKES) for index in range(start, min(start + 25, number))])
