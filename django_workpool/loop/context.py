@@ -72,7 +72,8 @@ class Iteration:
     starved: bool = False
     #: Pending starts looked at so far.
     looked: int = 0
-    #: The first segment after now at which something is due.
+    #: For each lane the first segment after now at which something is due, if that was looked for; and of those that have room.
+    ahead: tuple[int | None, int | None] | None = None
     next_segment: int | None = None
     #: Set when the report has been emitted, or the state written.
     reported: bool = False

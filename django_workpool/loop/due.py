@@ -92,15 +92,15 @@ def has_due(it: Iteration) -> bool:
 
 def look_ahead(it: Iteration) -> None:
     """Find the next segment at which anything can be started that is not due yet."""
-    if it.saturated and it.depth is Depth.EXACT:
-        # Only callback work could be: it is looked for as often as the buffer, for which the loop comes back soon.
-        return
-    due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
-    ((work, callback),) = it.db.fetch(
-        f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",
-        [it.pool, it.now] * 2,
-    )
-    if it.saturated:
-        # Callback work has room of its own.
-        work = None
-    it.next_segment = min((segment for segment in (work, callback) if segment is not None), default=None)
+    if it.depth is not Depth.EXACT:
+        # What comes in between tells of itself, or is found by the next look back, for which the loop comes back soon.
+        due = "SELECT MIN(segment) FROM {PendingStart} WHERE pool = %s AND lane = {lane} AND segment > %s"
+        ((work, callback),) = it.db.fetch(
+            f"SELECT ({due.replace('{lane}', '0')}), ({due.replace('{lane}', '1')})",
+            [it.pool, it.now] * 2,
+        )
+        it.ahead = work, callback
+    work, callback = it.ahead if it.ahead is not None else it.memory.ahead
+    # While the pool is full, only callback work has room.
+    lanes = (callback,) if it.saturated else (work, callback)
+    it.next_segment = min((segment for segment in lanes if segment is not None and segment > it.now), default=None)

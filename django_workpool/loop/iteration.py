@@ -65,4 +65,6 @@ def _remember(it: Iteration) -> None:
         else:
             memory.pages[row_id] = page
     memory.read(it.depth)
+    if it.ahead is not None:
+        memory.ahead = it.ahead
     state.remember(it)

@@ -109,6 +109,10 @@ class PoolMemory:
     loaded: float = float("-inf")
     read_buffer: float = float("-inf")
     read_behind: float = float("-inf")
+    #: Somebody has told that there is something: where it is most likely is looked first, everything else right after that.
+    hurries: bool = False
+    #: For each lane the first segment after the last look back at which something is due.
+    ahead: tuple[int | None, int | None] = (None, None)
     #: Something due was found by a poll: as long as the loop has not looked behind its cursors, it may lie there.
     suspects_behind: bool = False
     #: When the state's row was written, and whether something has changed since.
@@ -127,12 +131,15 @@ class PoolMemory:
     def depth(self) -> Depth:
         """Return how far back the next iteration reads."""
         now = time.monotonic()
+        if self.hurries and self.active:
+            return Depth.EXACT
         if now - self.read_behind >= BEHIND_EVERY:
             return Depth.BEHIND
         return Depth.BUFFER if now - self.read_buffer >= BUFFER_EVERY else Depth.EXACT
 
     def read(self, depth: Depth) -> None:
         """Note that an iteration has read so far back."""
+        self.hurries = False
         if depth is Depth.EXACT:
             return
         self.read_buffer = time.monotonic()
@@ -147,6 +154,7 @@ class PoolMemory:
 
     def rewind(self) -> None:
         """Let the next iteration look behind the cursors."""
+        self.hurries = False
         self.read_behind = float("-inf")
 
     @property

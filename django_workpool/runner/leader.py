@@ -216,7 +216,7 @@ class Leader:
             if hint.kind == "ended" and hint.name in self._memories:
                 self._linger.pools.setdefault(hint.name, 0.0)
             elif hint.kind in ("pool", "late") and hint.name in self._memories:
-                self._next[hint.name] = 0.0
+                self._next[hint.name], self._memories[hint.name].hurries = 0.0, True
                 if hint.kind == "late":
                     self._memories[hint.name].rewind()
             elif hint.kind in ("pool", "ended", "changed"):
