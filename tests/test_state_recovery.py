@@ -10,10 +10,10 @@ from django_workpool.loop import recovery
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, RunningWork, Work
 from django_workpool.settle import MAX_RETURNS
-from django_workpool.types import Outcome
+from django_workpool.types import Attempted, Outcome
 
 from .states import functions
-from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Loop, complete
+from .states.driver import FAILED, FINAL, NEVER_BEGUN, RETURNED, SUCCESS, Loop, complete
 from .states.functions import RETRY
 from .states.rows import (
     FINISHED,
@@ -118,6 +118,22 @@ def test_a_work_is_returned_uncounted_five_times_and_then_it_counts(loop: Loop, 
     loop.iterate()
     assert observe(work_id) == finished("failed")
     assert numbers(work_id) == [1]
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_what_never_began_is_returned_as_often_as_its_workers_stop(loop: Loop, leads: bool) -> None:
+    """Works that wait in a process beyond those that run meet each restart of a rolling deploy."""
+    work_id = Workpool().enqueue(functions.act)
+    for _ in range(2 * MAX_RETURNS):
+        assert start_again(loop, work_id)
+        if leads:
+            loop.results = [Attempted(run_of(work_id), NEVER_BEGUN, "here")]
+            loop.iterate()
+        else:
+            complete(run_of(work_id), NEVER_BEGUN)
+        assert list(Work.objects.values_list("attempts", "returns")) == [(0, 0)]
+    assert start_again(loop, work_id)
+    assert numbers(work_id) == []
 
 
 def test_a_return_that_counts_is_retried_if_failures_are(loop: Loop) -> None:
