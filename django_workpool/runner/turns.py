@@ -14,6 +14,7 @@ from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
 from ..loop.memory import PoolMemory
 from ..settle import success
+from .linger import LINGER
 
 if TYPE_CHECKING:
     from .intake import Intake
@@ -50,6 +51,8 @@ class Turns:
 
     def _run(self, memory: PoolMemory, *, yields: bool) -> Iteration:
         """Run one iteration with the results that have come since the last one; what it does not write is the writer's."""
+        # Works wait here for these: more of them shall not come here first, however short they are.
+        memory.learn(self.intake.executors.local.held_up(LINGER))
         results = self.results.take(memory.pool, completions.BATCH)
         try:
             it = run_iteration(self.using, memory, self.fleet, self.owner, results=results, yields=yields)
