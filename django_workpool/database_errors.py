@@ -10,8 +10,9 @@ from .failures import get_cause, guarded, text_of
 #: Errors that a database error is looked for behind: Django's, and the driver's below it.
 CAUSES = 5
 
-#: PostgreSQL: serialization_failure, deadlock_detected, lock_not_available.
-_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
+#: PostgreSQL: serialization_failure, deadlock_detected, lock_not_available; and invalid_sql_statement_name: a function has deallocated
+#: what the driver had prepared in its session, which prepares it anew after the rollback.
+_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03", "26000"})
 #: SQLite: SQLITE_BUSY, SQLITE_LOCKED; the upper bits of a code only say more about it.
 _CONFLICT_CODES = frozenset({5, 6})
 _CONFLICT_TEXTS = ("database is locked", "database table is locked", "database schema is locked")
@@ -61,7 +62,8 @@ _PASSING_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
 def is_conflict(exc: BaseException) -> bool:
     """Return whether the database refused ``exc``'s statement only because of others at work: again at once, it may succeed.
 
-    PostgreSQL: serialization failures, deadlocks, locks not available; SQLite: locked by another connection.
+    PostgreSQL: serialization failures, deadlocks, locks not available, prepared statements that are gone; SQLite: locked by another
+    connection.
     """
     return guarded(_says_conflict, False, exc)
 

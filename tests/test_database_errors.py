@@ -49,6 +49,7 @@ def driver_error(text: str, **attributes: Any) -> BaseException:
         (wrapped(driver_error("x", sqlstate="40001")), True, False),
         (wrapped(driver_error("x", sqlstate="40P01")), True, False),
         (wrapped(driver_error("x", sqlstate="55P03")), True, False),
+        (wrapped(driver_error("x", sqlstate="26000")), True, False),
         (driver_error("x", sqlstate="40001"), True, False),
         (wrapped(driver_error("connection failed", sqlstate="57014")), False, False),
         (wrapped(driver_error("x", sqlstate="25006")), False, False),

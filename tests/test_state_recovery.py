@@ -12,6 +12,7 @@ from django_workpool.models import Archive, Attempt, RunningWork, Work
 from django_workpool.settle import MAX_RETURNS
 from django_workpool.types import Attempted, Outcome
 
+from .stage import on_postgresql
 from .states import functions
 from .states.driver import FAILED, FINAL, NEVER_BEGUN, RETURNED, SUCCESS, Loop, complete
 from .states.functions import RETRY
@@ -228,3 +229,14 @@ def test_what_is_recovered_is_told(loop: Loop) -> None:
         ended: ("recovered", "failed", 1),
     }
     assert (it.report.completed, it.report.retries, it.report.failed) == (2, 1, 1)
+
+
+@on_postgresql
+def test_a_mutation_may_deallocate_what_its_session_has_prepared(loop: Loop) -> None:
+    """Its completion is prepared there: it succeeds with the second try, whatever comes of a failure."""
+    for func in (functions.mutate, functions.forget_statements, functions.mutate):
+        work_id = Workpool().enqueue(func)
+        (run,) = loop.settle()
+        loop.perform(run)
+        loop.settle()
+        assert (observe(work_id), numbers(work_id)) == (FINISHED, [])
