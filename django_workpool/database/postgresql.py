@@ -47,21 +47,28 @@ WITH due AS MATERIALIZED (
      gone AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]))
 SELECT id, token FROM due"""
 
-_COMPLETE = """
+_COLUMNS = ", ".join(KEPT_COLUMNS)
+# Named one by one: a column that a later version adds is none of what runs already.
+_COMPLETE = (
+    """
 WITH mine AS MATERIALIZED (
        SELECT w.id, r.id AS token, r.started AS begun, m.value AS result, m.worker AS ran_on
        FROM {table} JOIN {Work} w ON w.id = m.id JOIN {RunningWork} r ON r.id = m.token AND r.work_id = m.id
        LEFT JOIN {PendingCompletion} c ON c.work_id = m.id WHERE c.id IS NULL ORDER BY w.id FOR UPDATE OF w, r),
-     gone AS (DELETE FROM {Work} w USING mine WHERE w.id = mine.id RETURNING w.*, mine.token, mine.begun, mine.result, mine.ran_on),
+     gone AS (DELETE FROM {Work} w USING mine WHERE w.id = mine.id
+              RETURNING """
+    + ", ".join(f"w.{name}" for name in (*KEPT_COLUMNS, "attempts"))
+    + """, mine.token, mine.begun, mine.result, mine.ran_on),
      {kept}
      told AS (INSERT INTO {PendingCompletion} (work_id, pool, segment, kind, follow)
               SELECT id, pool, floor(extract(epoch FROM clock_timestamp()) * 10)::bigint, 'success', 'end' FROM gone)
 SELECT token FROM gone"""
+)
 _KEPT = (
     "kept AS (INSERT INTO {Archive} ("
-    + (columns := ", ".join(KEPT_COLUMNS))
+    + _COLUMNS
     + ", attempts, kind, value, error, worker, started, finished, callback, callback_error) SELECT "
-    + columns
+    + _COLUMNS
     + ", attempts + 1, 'success', result, '', ran_on, begun, clock_timestamp(), '', '' FROM gone),"
 )
 
