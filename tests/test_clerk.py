@@ -146,6 +146,22 @@ def test_a_writer_whose_results_the_loop_takes_is_not_stuck(attempted: Attempted
     assert one.progress == one.progress
 
 
+def test_at_the_end_nothing_waits_for_a_loop_that_may_be_stuck(attempted: Attempted, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Attempted] = []
+    monkeypatch.setattr(writer, "complete_many", lambda using, batch: written.extend(batch) or [])
+    one = Writer(USING, lambda *runs: None, lambda: False)
+    one.attach(lambda: None)
+    one.put(attempted)
+    stop = threading.Event()
+    thread = threading.Thread(target=one.run, args=(stop,), daemon=True)
+    thread.start()
+    assert one.drain(10) and written == [attempted]
+    stop.set()
+    one.wake()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_writer_that_stops_ends_with_what_the_loop_has_written(attempted: Attempted) -> None:
     one = Writer(USING, lambda *runs: None, lambda: False)
     one.attach(lambda: None)

@@ -118,7 +118,8 @@ class Writer:
         return self.rounds if self._writes or not self._queue.empty() else object()
 
     def drain(self, timeout: float) -> bool:
-        """Wait until everything is written, at most ``timeout`` seconds; return whether it is."""
+        """Write everything here, as the loop may be stuck; wait for that ``timeout`` seconds at most, and return whether it is done."""
+        self.detach()
         end = time.monotonic() + timeout
         while not self.idle and time.monotonic() < end:
             time.sleep(0.005)
