@@ -1,11 +1,16 @@
 """Attempts that never end by themselves, and attempts that end badly: recovery, returns, retries, and how they are counted."""
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
+import psycopg
 import pytest
+from django.db import DatabaseError, connection, transaction
 
 from django_workpool import RetryBehavior, Workpool
+from django_workpool.database import sessions
 from django_workpool.loop import recovery
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, RunningWork, Work
@@ -240,3 +245,15 @@ def test_a_mutation_may_deallocate_what_its_session_has_prepared(loop: Loop) -> 
         loop.perform(run)
         loop.settle()
         assert (observe(work_id), numbers(work_id)) == (FINISHED, [])
+
+
+@on_postgresql
+def test_a_prepared_statement_fails_with_djangos_errors_only(loop: Loop) -> None:
+    """The first one of a session, too, which asks what kind of session it is: in a transaction that is broken, without Django's notice."""
+    raw: Any = connection.connection
+    sessions._sessions.pop(raw, None)
+    raw.prepare_threshold = None
+    with pytest.raises(DatabaseError), transaction.atomic():
+        with suppress(psycopg.Error):
+            raw.execute("SELECT 1 / 0")
+        sessions.fetch_prepared(connection, "SELECT 1", [])
