@@ -22,6 +22,8 @@ _CONFLICT_TEXTS = ("database is locked", "database table is locked", "database s
 _LOSS_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 #: read_only_sql_transaction.
 _READ_ONLY_STATE = "25006"
+#: Where the server refuses a prepared statement whose columns are of other types by now: its state says only "not supported".
+_REPLANS = "RevalidateCachedQuery"
 #: Without a state the server has said nothing: then the driver's or libpq's own words are all there is.
 _LOSS_TEXTS = (
     "connection is closed",
@@ -102,13 +104,18 @@ def _says_loss(exc: BaseException) -> bool:
 def is_away(exc: BaseException) -> bool:
     """Return whether the pool's own statements failed because there is no database to write to: connecting again is what may help.
 
-    The connection is gone, or it leads to a server that has become a read-only standby: its successor is found by connecting.
+    The connection is gone, or it leads to a server that has become a read-only standby: its successor is found by connecting. Or it has
+    prepared a statement whose columns have another type since a migration: outside a transaction nothing but a new session forgets it.
     """
-    return is_connection_loss(exc) or guarded(_says_read_only, False, exc)
+    return is_connection_loss(exc) or guarded(_says_that_the_session_is_over, False, exc)
 
 
-def _says_read_only(exc: BaseException) -> bool:
-    return any(getattr(error, "sqlstate", None) == _READ_ONLY_STATE for error in _database_errors(exc))
+def _says_that_the_session_is_over(exc: BaseException) -> bool:
+    for error in _database_errors(exc):
+        source = getattr(getattr(error, "diag", None), "source_function", None)
+        if getattr(error, "sqlstate", None) == _READ_ONLY_STATE or source == _REPLANS:
+            return True
+    return False
 
 
 def lacks_table(exc: BaseException) -> bool:
