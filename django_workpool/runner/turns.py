@@ -14,12 +14,14 @@ from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
 from ..loop.memory import PoolMemory
 from ..settle import success
-from .linger import LINGER
 
 if TYPE_CHECKING:
     from .intake import Intake
 
 logger = logging.getLogger("django_workpool.loop")
+
+#: Seconds that a run takes which holds others up: a short one may wait much of that for its turn to compute.
+HELD_UP = 0.25
 
 
 class Turns:
@@ -52,7 +54,7 @@ class Turns:
     def _run(self, memory: PoolMemory, *, yields: bool) -> Iteration:
         """Run one iteration with the results that have come since the last one; what it does not write is the writer's."""
         # Works wait here for these: more of them shall not come here first, however short they are.
-        memory.learn(self.intake.executors.local.held_up(LINGER))
+        memory.learn(self.intake.executors.local.held_up(HELD_UP))
         results = self.results.take(memory.pool, completions.BATCH)
         try:
             it = run_iteration(self.using, memory, self.fleet, self.owner, results=results, yields=yields)
