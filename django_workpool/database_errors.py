@@ -10,8 +10,9 @@ from .failures import get_cause, guarded, text_of
 #: Errors that a database error is looked for behind: Django's, and the driver's below it.
 CAUSES = 5
 
-#: PostgreSQL: serialization_failure, deadlock_detected, lock_not_available.
-_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
+#: PostgreSQL: serialization_failure, deadlock_detected, lock_not_available; and invalid_sql_statement_name: a function has deallocated
+#: what the driver had prepared in its session, which prepares it anew after the rollback.
+_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03", "26000"})
 #: SQLite: SQLITE_BUSY, SQLITE_LOCKED; the upper bits of a code only say more about it.
 _CONFLICT_CODES = frozenset({5, 6})
 _CONFLICT_TEXTS = ("database is locked", "database table is locked", "database schema is locked")
@@ -21,6 +22,8 @@ _CONFLICT_TEXTS = ("database is locked", "database table is locked", "database s
 _LOSS_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 #: read_only_sql_transaction.
 _READ_ONLY_STATE = "25006"
+#: Where the server refuses a prepared statement whose columns are of other types by now: its state says only "not supported".
+_REPLANS = "RevalidateCachedQuery"
 #: Without a state the server has said nothing: then the driver's or libpq's own words are all there is.
 _LOSS_TEXTS = (
     "connection is closed",
@@ -61,7 +64,8 @@ _PASSING_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
 def is_conflict(exc: BaseException) -> bool:
     """Return whether the database refused ``exc``'s statement only because of others at work: again at once, it may succeed.
 
-    PostgreSQL: serialization failures, deadlocks, locks not available; SQLite: locked by another connection.
+    PostgreSQL: serialization failures, deadlocks, locks not available, prepared statements that are gone; SQLite: locked by another
+    connection.
     """
     return guarded(_says_conflict, False, exc)
 
@@ -100,13 +104,18 @@ def _says_loss(exc: BaseException) -> bool:
 def is_away(exc: BaseException) -> bool:
     """Return whether the pool's own statements failed because there is no database to write to: connecting again is what may help.
 
-    The connection is gone, or it leads to a server that has become a read-only standby: its successor is found by connecting.
+    The connection is gone, or it leads to a server that has become a read-only standby: its successor is found by connecting. Or it has
+    prepared a statement whose columns have another type since a migration: outside a transaction nothing but a new session forgets it.
     """
-    return is_connection_loss(exc) or guarded(_says_read_only, False, exc)
+    return is_connection_loss(exc) or guarded(_says_that_the_session_is_over, False, exc)
 
 
-def _says_read_only(exc: BaseException) -> bool:
-    return any(getattr(error, "sqlstate", None) == _READ_ONLY_STATE for error in _database_errors(exc))
+def _says_that_the_session_is_over(exc: BaseException) -> bool:
+    for error in _database_errors(exc):
+        source = getattr(getattr(error, "diag", None), "source_function", None)
+        if getattr(error, "sqlstate", None) == _READ_ONLY_STATE or source == _REPLANS:
+            return True
+    return False
 
 
 def lacks_table(exc: BaseException) -> bool:

@@ -17,7 +17,7 @@ from .ids import new_work_id
 from .models import PATH_LENGTH, Attempt, Work
 from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior, Run
 
-#: How often a work may be brought back uncounted before its return counts as a failed attempt.
+#: How often a work that has begun may be brought back uncounted before its return counts as a failed attempt.
 MAX_RETURNS = 5
 _SUCCESS = ResultKind.SUCCESS.value
 #: What callback work is retried with.
@@ -110,13 +110,13 @@ def judge(work: LockedWork, outcome: Outcome) -> Verdict:
     attempts = work.attempts + 1
     if outcome.kind == "success":
         return Verdict(follow=Follow.END, kind=ResultKind.SUCCESS, attempts=attempts, returns=work.returns, value=outcome.value)
-    if outcome.kind == "returned" and work.returns < MAX_RETURNS:
-        return Verdict(follow=Follow.RETURN, kind=ResultKind.FAILED, attempts=work.attempts, returns=work.returns + 1)
-    failure = outcome.failure or Failure(
-        class_path="django_workpool.Interrupted", text=f"interrupted {MAX_RETURNS + 1} times before it could end"
-    )
+    failure = outcome.failure
+    # What never began has no failure, and is no fault of the work's, however often its workers stop before its turn comes.
+    if outcome.kind == "returned" and (failure is None or work.returns < MAX_RETURNS):
+        returns = work.returns + (failure is not None)
+        return Verdict(follow=Follow.RETURN, kind=ResultKind.FAILED, attempts=work.attempts, returns=returns)
     behavior = retry_behavior(work)
-    again = failure.retryable and behavior is not None and attempts < behavior.max_attempts
+    again = failure is not None and failure.retryable and behavior is not None and attempts < behavior.max_attempts
     follow = Follow.RETRY if again else Follow.END
     return Verdict(follow=follow, kind=ResultKind.FAILED, attempts=attempts, returns=work.returns, failure=failure)
 
@@ -216,12 +216,12 @@ def complete_successes(db: Database, attempted: Sequence[Attempted]) -> list[Att
     """
     owned: list[Attempted] = []
     for pool in {one.run.pool for one in attempted}:
-        of_pool, keep = [one for one in attempted if one.run.pool == pool], archive.retains(pool)
-        if not keep:
-            archive.forget(db, [one.run.work_id for one in of_pool if one.run.attempts])
-        tokens = db.complete_successes(of_pool, keep=keep)
         # The same run twice in one batch is completed once.
-        owned += {one.run.token: one for one in of_pool if one.run.token in tokens}.values()
+        of_pool, keep = {one.run.token: one for one in attempted if one.run.pool == pool}, archive.retains(pool)
+        done = [of_pool[token] for token in db.complete_successes(list(of_pool.values()), keep=keep)]
+        if not keep:
+            archive.forget(db, [one.run.work_id for one in done if one.run.attempts])
+        owned += done
     return owned
 
 

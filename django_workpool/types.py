@@ -220,7 +220,7 @@ class Run(NamedTuple):
 class Outcome(NamedTuple):
     """What one attempt came to, before it is completed."""
 
-    #: "success", "failed" or "returned" (never begun, or interrupted without effect).
+    #: "success", "failed" or "returned" (interrupted without effect, or, without a failure, never begun).
     kind: str
     #: JSON text of the return value, for a success.
     value: str = "null"

@@ -93,7 +93,7 @@ def test_pruning_takes_a_piece_of_a_turn_and_goes_on_where_it_was(monkeypatch: p
     assert pruned[-1] == "full"
 
 
-def test_each_try_of_a_writer_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_try_of_a_writer_is_progress(monkeypatch: pytest.MonkeyPatch, attempted: Attempted) -> None:
     """It waits for a database that is away for as long as that takes: nobody may take that for a thread that is stuck."""
     monkeypatch.setattr(persist, "WAIT_MAX", 0.01)
     tries: list[int] = []
@@ -106,6 +106,18 @@ def test_each_try_of_a_writer_is_progress(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(writer, "complete_many", complete_many)
     one = Writer(USING, lambda run: None, lambda: False)
+    one.put(attempted)
+    stop = threading.Event()
+    stop.set()
+    thread = threading.Thread(target=one.run, args=(stop,))
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and one.idle
+    assert len(tries) == 20 and one.rounds >= 20
+
+
+@pytest.fixture
+def attempted() -> Attempted:
     run = Run(
         token=1,
         work_id=uuid.uuid4(),
@@ -119,14 +131,51 @@ def test_each_try_of_a_writer_is_progress(monkeypatch: pytest.MonkeyPatch) -> No
         retryable=False,
         started=None,  # type: ignore[arg-type]
     )
-    one.put(Attempted(run=run, outcome=Outcome(kind="success", value="1"), worker="w"))
+    return Attempted(run=run, outcome=Outcome(kind="success", value="1"), worker="w")
+
+
+def test_a_writer_whose_results_the_loop_takes_is_not_stuck(attempted: Attempted) -> None:
+    """While the loop is busy there is always one that waits for it: that says nothing about the writer's thread."""
+    one = Writer(USING, lambda *runs: None, lambda: False)
+    one.attach(lambda: None)
+    one.put(attempted)
+    assert not one.idle and one.progress != one.progress
+    one.take("default", 10)
+    assert not one.idle and one.progress != one.progress
+    one.keep([attempted])
+    assert one.progress == one.progress
+
+
+def test_at_the_end_nothing_waits_for_a_loop_that_may_be_stuck(attempted: Attempted, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Attempted] = []
+    monkeypatch.setattr(writer, "complete_many", lambda using, batch: written.extend(batch) or [])
+    one = Writer(USING, lambda *runs: None, lambda: False)
+    one.attach(lambda: None)
+    one.put(attempted)
+    stop = threading.Event()
+    thread = threading.Thread(target=one.run, args=(stop,), daemon=True)
+    thread.start()
+    assert one.drain(10) and written == [attempted]
+    stop.set()
+    one.wake()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_writer_that_stops_ends_with_what_the_loop_has_written(attempted: Attempted) -> None:
+    one = Writer(USING, lambda *runs: None, lambda: False)
+    one.attach(lambda: None)
+    one.put(attempted)
     stop = threading.Event()
     stop.set()
-    thread = threading.Thread(target=one.run, args=(stop,))
+    thread = threading.Thread(target=one.run, args=(stop,), daemon=True)
     thread.start()
-    thread.join(20)
-    assert not thread.is_alive() and one.idle
-    assert len(tries) == 20 and one.rounds >= 20
+    one.wake()
+    wait_until(lambda: one.rounds > 0)
+    one.written([taken.run for taken in one.take("default", 10)])
+    one.detach()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.django_db

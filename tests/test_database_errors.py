@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from django.db import (
 )
 from django.db.utils import load_backend
 
+from django_workpool.database import database
 from django_workpool.database_errors import is_away, is_conflict, is_connection_loss, lacks_table, may_pass
 
 from .raising import Endless, TextRaises, raised
@@ -49,6 +51,7 @@ def driver_error(text: str, **attributes: Any) -> BaseException:
         (wrapped(driver_error("x", sqlstate="40001")), True, False),
         (wrapped(driver_error("x", sqlstate="40P01")), True, False),
         (wrapped(driver_error("x", sqlstate="55P03")), True, False),
+        (wrapped(driver_error("x", sqlstate="26000")), True, False),
         (driver_error("x", sqlstate="40001"), True, False),
         (wrapped(driver_error("connection failed", sqlstate="57014")), False, False),
         (wrapped(driver_error("x", sqlstate="25006")), False, False),
@@ -214,6 +217,25 @@ def test_a_server_that_only_reads_is_no_lost_connection_but_one_to_leave(other: 
     assert (is_away(exc), is_connection_loss(exc), is_conflict(exc)) == (True, False, False), repr(exc)
     connection.close()
     assert not is_away(ValueError("read-only transaction"))
+
+
+@on_postgresql
+def test_a_session_whose_statement_was_prepared_before_a_migration_is_one_to_leave(transactional_db: None) -> None:
+    """The driver would send it again and again; a migration in another session is what this one does behind the driver's back."""
+
+    def ask() -> None:
+        database("default").private_connection("test")
+        sql("CREATE TEMPORARY TABLE prepared_probe (name varchar(10))")
+        for _ in range(4):
+            sql("SELECT name FROM prepared_probe")
+        sql("DO $$ BEGIN EXECUTE 'ALTER TABLE prepared_probe ALTER name TYPE varchar(20)'; END $$")
+        for _ in range(2):
+            exc = raised(lambda: sql("SELECT name FROM prepared_probe"))
+            assert (is_away(exc), is_connection_loss(exc), is_conflict(exc)) == (True, False, False), repr(exc)
+        connection.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ask).result(30)
 
 
 @on_postgresql

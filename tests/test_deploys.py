@@ -6,11 +6,12 @@ import pytest
 from django.conf import LazySettings
 
 from django_workpool import Workpool, call
-from django_workpool.models import Archive, Work
+from django_workpool.models import Archive, PendingStart, Work
 
 from .conftest import StartMain
-from .live import PATIENCE, results, value, wait_for_quiet, wait_until
-from .works.tasks import note
+from .live import PATIENCE, results, running, value, wait_for_quiet, wait_until
+from .works.models import Event
+from .works.tasks import hold, note
 
 NEW = "import os\nfrom django_workpool import action\n\n@action\ndef fresh() -> int:\n    return os.getpid()\n"
 
@@ -45,4 +46,23 @@ def test_a_new_function_waits_for_the_new_version_and_runs_there_only(
     assert old.wait(PATIENCE) == 0
     assert {value(one) for one in Workpool().enqueue_many("release.works.fresh", [call()] * 3)} == {new.process.pid}
     assert not Archive.objects.exclude(kind="success").exists()
+    wait_for_quiet()
+
+
+@pytest.mark.parametrize("where", ["--threads", "--processes"])
+def test_works_that_wait_in_a_process_beyond_those_that_run_survive_its_end(where: str, main_process: StartMain, tmp_path: Path) -> None:
+    """The first signal gives them back, uncounted; whoever comes next runs each of them once."""
+    Workpool().configure(max_parallelism=60)
+    blocker = Workpool().using(priority=1).enqueue(hold, str(tmp_path), "blocker")
+    notes = Workpool().enqueue_many(note, [call(f"{number}") for number in range(50)])
+    main = main_process(where, "1", "--prefetch", "60", "--grace", "20")
+    wait_until(lambda: running() == 51 and (tmp_path / "begun-blocker").exists())
+    main.terminate()
+    wait_until(lambda: PendingStart.objects.count() == 50)
+    assert set(Work.objects.values_list("attempts", "returns")) == {(0, 0)}
+    (tmp_path / "go").touch()
+    assert main.wait(PATIENCE) == 0, main.output()
+    main_process(where, "2", "--prefetch", "60")
+    assert {(one.kind, one.attempts) for one in results([blocker, *notes])} == {("success", 1)}
+    assert Event.objects.filter(name="note").count() == 50
     wait_for_quiet()

@@ -196,3 +196,14 @@ def test_fewer_threads_than_wanted(
     executor.submit(some_runs(4, 30))
     record.wait(lambda: len(record.begun) == 24)
     assert executor.live == 4
+
+
+def test_runs_that_take_long_hold_others_up_only_if_some_wait(threads: MakeThreads, record: Record, wait_until: WaitUntil) -> None:
+    executor = threads(2)
+    record.gate.clear()
+    executor.submit(some_runs(2))
+    record.wait(lambda: len(record.begun) == 2)
+    assert executor.held_up(0.0) == []
+    executor.submit(some_runs(1, 10))
+    wait_until(lambda: len(executor.held_up(0.01)) == 2)
+    assert executor.held_up(LONG * 10) == []

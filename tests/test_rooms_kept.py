@@ -12,13 +12,15 @@ import pytest
 from django.db.models import F
 
 from django_workpool import Workpool, archive, call, stats
+from django_workpool.complete import complete_many
 from django_workpool.ids import new_work_id, parse_work_id
 from django_workpool.loop import status
-from django_workpool.models import Archive, Attempt
+from django_workpool.models import Archive, Attempt, RunningWork
 from django_workpool.settle import MAX_RETURNS
+from django_workpool.types import Attempted
 
 from .states import functions
-from .states.driver import FAILED, SUCCESS, Loop, complete
+from .states.driver import FAILED, SUCCESS, Loop, complete, complete_alone
 from .states.functions import RETRY
 from .states.rows import FINISHED, POOL, S1, S2, S3, S7, S8, USING, finished, given, left_over, numbers, observe, run_of
 
@@ -54,6 +56,26 @@ def test_a_retention_of_nothing_keeps_no_work_and_no_attempts(keep_for: Any) -> 
     assert (left_over(), Archive.objects.count(), Attempt.objects.count()) == ({}, 0, 0)
     assert Workpool().status(works[2]).result is None
     assert Workpool().status(works[2]).state.value == "finished"
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_stale_success_takes_nothing_of_work_that_goes_on(keep_for: Any, alone: bool) -> None:
+    """Its run was recovered, and the work runs again: the failures of before are still its own."""
+    keep_for(timedelta(0))
+    work_id = given(replace(S2, attempts=2), worker_id=Loop().worker.id, func="act_retried", retry=RETRY)
+    stale = run_of(work_id)
+    RunningWork.objects.filter(id=stale.token).update(id=stale.token + 1)
+    assert (complete_alone if alone else complete)(stale, SUCCESS) is None
+    assert numbers(work_id) == [1, 2]
+    complete(run_of(work_id), SUCCESS)
+    assert numbers(work_id) == []
+
+
+def test_a_success_that_comes_twice_in_a_batch_is_kept_once(keep_for: Any) -> None:
+    keep_for(None)
+    run = run_of(given(S2, worker_id=Loop().worker.id))
+    assert [one.run for one in complete_many(USING, [Attempted(run, SUCCESS, "here")] * 2)] == [run]
+    assert list(Archive.objects.values_list("id", "value")) == [(run.work_id, "42")]
 
 
 def test_what_is_kept_says_all_of_the_work(keep_for: Any) -> None:

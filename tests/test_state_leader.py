@@ -3,17 +3,41 @@
 import uuid
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from django_workpool import Workpool, call
 from django_workpool.exceptions import StaleGeneration
+from django_workpool.execution.assignments import Assignments
+from django_workpool.execution.writer import Writer
+from django_workpool.loop import completions
 from django_workpool.models import InternalState
+from django_workpool.runner.turns import Turns
+from django_workpool.types import Attempted, Outcome
 
 from .states import functions
 from .states.driver import FAILED, FINAL, SUCCESS, Broken, Loop, complete
 from .states.functions import RETRY
-from .states.rows import FINISHED, S1, S2, S3, S5, S10, S12, finished, given, left_over, observe, pass_time, run_of, running, snapshot
+from .states.rows import (
+    FINISHED,
+    S1,
+    S2,
+    S3,
+    S5,
+    S10,
+    S12,
+    USING,
+    finished,
+    given,
+    left_over,
+    observe,
+    pass_time,
+    run_of,
+    running,
+    snapshot,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -105,3 +129,46 @@ def test_counters_survive_the_leader_and_are_reported_once_a_minute(loop: Loop) 
     complete(run_of(works[1]), SUCCESS)
     loop.iterate()
     assert left_over() == {}
+
+
+# Results of its own process --------------------------------------------------------------------------------------------
+
+
+def test_more_results_than_one_iteration_takes_are_not_left_until_something_else_happens(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of coroutines may end at once; whoever brings a result wakes the loop only if none waits already."""
+    monkeypatch.setattr(completions, "BATCH", 2)
+    runs = [run_of(given(S2, worker_id=loop.worker.id)) for _ in range(3)]
+    loop.iterate()
+    loop.results = [Attempted(run, SUCCESS, "here") for run in runs[:2]]
+    assert loop.iterate().again
+    loop.results = [Attempted(runs[2], SUCCESS, "here")]
+    assert not loop.iterate().again
+    assert left_over() == {}
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, FAILED])
+def test_works_that_take_long_are_not_taken_for_short_whatever_they_come_to(loop: Loop, outcome: Outcome) -> None:
+    for took in (0.0001, 30.0):
+        run = run_of(given(S2, worker_id=loop.worker.id))
+        loop.memory.loaded = float("-inf")
+        loop.iterate(limit=0)
+        loop.results = [Attempted(run, SUCCESS if took < 1 else outcome, "here", took)]
+        loop.iterate(limit=0)
+        assert loop.memory.stays is (took < 1)
+
+
+def test_works_do_not_come_first_to_a_leading_process_where_others_wait_for_long_ones(loop: Loop) -> None:
+    """Short works before and after long ones: else all that follow would wait for these, while other processes are idle."""
+    intake: Any = Mock(writer=Writer(USING, lambda *runs: None, lambda: False), assignments=Assignments())
+    turns = Turns(USING, loop.owner, loop.fleet, intake)
+    loop.fleet.own = loop.worker.id
+    other = loop.add_worker()
+    loop.memory.learn([0.0001])
+    for held_up, workers in ([], {loop.worker.id}), ([20.0, 30.0], {other.id}):
+        intake.executors.local.held_up.return_value = held_up
+        Workpool().enqueue_many(functions.act, [call(i) for i in range(4)])
+        loop.memory.rewind()
+        it = turns.take(loop.memory, yields=False)
+        assert {one.worker_id for one in it.started} == workers

@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from django.apps import apps
+from django.db import connection
 
 from django_workpool import RetryBehavior, Workpool
-from django_workpool.types import Outcome
+from django_workpool.types import Attempted, Outcome
 
+from .states import functions
 from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Loop, complete, complete_alone
 from .states.functions import RETRY
 from .states.rows import (
@@ -33,6 +36,7 @@ from .states.rows import (
     name_of,
     numbers,
     observe,
+    pass_time,
     run_of,
 )
 
@@ -187,4 +191,43 @@ def test_s4_whose_cancelation_has_to_wait_becomes_s11_and_then_finished(loop: Lo
     assert observe(work_id) == S11
     loop.iterate()
     assert observe(work_id) == FINISHED
+    assert left_over() == {}
+
+
+def test_running_processes_do_not_mind_columns_that_a_deploy_adds(loop: Loop) -> None:
+    """Whatever their names: of other tables, or of values on their way into them."""
+    tables = [model._meta for model in apps.get_app_config("workpool").get_models()]
+    names = {column.column for table in tables for column in table.fields}
+    names |= {"token", "begun", "result", "ran_on", "place", "item", "ms", "key"}
+    act(loop)
+    with connection.cursor() as cursor:
+        for table in tables:
+            for name in sorted(names - {column.column for column in table.fields}):
+                cursor.execute(f'ALTER TABLE "{table.db_table}" ADD COLUMN "{name}" integer')
+    act(loop)
+
+
+def act(loop: Loop) -> None:
+    """Take one work each of several ways."""
+    pool = Workpool()
+    works = [pool.using(retry=RETRY).enqueue(functions.act_retried) for _ in range(3)]
+    works += [pool.enqueue(functions.mutate), pool.using(on_complete=functions.told).enqueue(functions.act)]
+    canceled = pool.enqueue(functions.act)
+    assert pool.cancel(canceled)
+    loop.settle()
+    complete(run_of(works[0]), SUCCESS)
+    complete(run_of(works[1]), FAILED)
+    loop.results = [Attempted(run_of(works[2]), SUCCESS, "here")]
+    for work_id in works[3:]:
+        loop.perform(run_of(work_id))
+    loop.settle()
+    assert [observe(one) for one in works] == [FINISHED, S10, FINISHED, FINISHED, FINISHED]
+    assert observe(canceled) == finished("canceled")
+    assert pool.status(works[1]).previous_attempts == 1
+    loop.kill()
+    loop.worker = loop.add_worker()
+    pass_time(100_000)
+    loop.settle()
+    complete(run_of(works[1]), SUCCESS)
+    loop.settle()
     assert left_over() == {}

@@ -1,19 +1,25 @@
 """Attempts that never end by themselves, and attempts that end badly: recovery, returns, retries, and how they are counted."""
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
+import psycopg
 import pytest
+from django.db import DatabaseError, connection, transaction
 
 from django_workpool import RetryBehavior, Workpool
+from django_workpool.database import sessions
 from django_workpool.loop import recovery
 from django_workpool.loop.memory import Depth
 from django_workpool.models import Archive, Attempt, RunningWork, Work
 from django_workpool.settle import MAX_RETURNS
-from django_workpool.types import Outcome
+from django_workpool.types import Attempted, Outcome
 
+from .stage import on_postgresql
 from .states import functions
-from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Loop, complete
+from .states.driver import FAILED, FINAL, NEVER_BEGUN, RETURNED, SUCCESS, Loop, complete
 from .states.functions import RETRY
 from .states.rows import (
     FINISHED,
@@ -120,6 +126,22 @@ def test_a_work_is_returned_uncounted_five_times_and_then_it_counts(loop: Loop, 
     assert numbers(work_id) == [1]
 
 
+@pytest.mark.parametrize("leads", [False, True])
+def test_what_never_began_is_returned_as_often_as_its_workers_stop(loop: Loop, leads: bool) -> None:
+    """Works that wait in a process beyond those that run meet each restart of a rolling deploy."""
+    work_id = Workpool().enqueue(functions.act)
+    for _ in range(2 * MAX_RETURNS):
+        assert start_again(loop, work_id)
+        if leads:
+            loop.results = [Attempted(run_of(work_id), NEVER_BEGUN, "here")]
+            loop.iterate()
+        else:
+            complete(run_of(work_id), NEVER_BEGUN)
+        assert list(Work.objects.values_list("attempts", "returns")) == [(0, 0)]
+    assert start_again(loop, work_id)
+    assert numbers(work_id) == []
+
+
 def test_a_return_that_counts_is_retried_if_failures_are(loop: Loop) -> None:
     work_id = Workpool().enqueue(functions.act_retried)
     for _ in range(MAX_RETURNS + RETRY.max_attempts):
@@ -212,3 +234,26 @@ def test_what_is_recovered_is_told(loop: Loop) -> None:
         ended: ("recovered", "failed", 1),
     }
     assert (it.report.completed, it.report.retries, it.report.failed) == (2, 1, 1)
+
+
+@on_postgresql
+def test_a_mutation_may_deallocate_what_its_session_has_prepared(loop: Loop) -> None:
+    """Its completion is prepared there: it succeeds with the second try, whatever comes of a failure."""
+    for func in (functions.mutate, functions.forget_statements, functions.mutate):
+        work_id = Workpool().enqueue(func)
+        (run,) = loop.settle()
+        loop.perform(run)
+        loop.settle()
+        assert (observe(work_id), numbers(work_id)) == (FINISHED, [])
+
+
+@on_postgresql
+def test_a_prepared_statement_fails_with_djangos_errors_only(loop: Loop) -> None:
+    """The first one of a session, too, which asks what kind of session it is: in a transaction that is broken, without Django's notice."""
+    raw: Any = connection.connection
+    sessions._sessions.pop(raw, None)
+    raw.prepare_threshold = None
+    with pytest.raises(DatabaseError), transaction.atomic():
+        with suppress(psycopg.Error):
+            raw.execute("SELECT 1 / 0")
+        sessions.fetch_prepared(connection, "SELECT 1", [])

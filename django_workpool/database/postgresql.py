@@ -47,11 +47,15 @@ WITH due AS MATERIALIZED (
      gone AS (DELETE FROM {PendingStart} WHERE id = ANY(%s::bigint[]))
 SELECT id, token FROM due"""
 
+_COLUMNS = ", ".join(KEPT_COLUMNS)
 # Looked up row by row, in the order of the works' ids, the work before its running row; nothing is joined, for the reason above.
+# Columns are named one by one: what a later version adds is none of what runs already.
 _COMPLETE = (
     """
 WITH mine AS MATERIALIZED (
-       SELECT w.*, r.token, r.begun, m.value AS result, m.worker AS ran_on FROM (SELECT * FROM {table} ORDER BY id OFFSET 0) m,
+       SELECT """
+    + ", ".join(f"w.{name}" for name in (*KEPT_COLUMNS, "attempts"))
+    + """, r.token, r.begun, m.value AS result, m.worker AS ran_on FROM (SELECT * FROM {table} ORDER BY id OFFSET 0) m,
        LATERAL (SELECT * FROM {Work} WHERE id = m.id FOR UPDATE) w,
        LATERAL (SELECT id AS token, started AS begun FROM {RunningWork} WHERE id = m.token AND work_id = w.id FOR UPDATE) r
        WHERE NOT EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.work_id = m.id """
@@ -65,9 +69,9 @@ SELECT token FROM mine"""
 )
 _KEPT = (
     "kept AS (INSERT INTO {Archive} ("
-    + (columns := ", ".join(KEPT_COLUMNS))
+    + _COLUMNS
     + ", attempts, kind, value, error, worker, started, finished, callback, callback_error) SELECT "
-    + columns
+    + _COLUMNS
     + ", attempts + 1, 'success', result, '', ran_on, begun, clock_timestamp(), '', '' FROM mine),"
 )
 

@@ -128,13 +128,13 @@ def fetch_prepared(wrapper: BaseDatabaseWrapper, statement: str, params: Sequenc
     Django's cursors send the values as part of the text, which is planned anew each time.
     """
     wrapper.ensure_connection()
-    raw: Any = wrapper.connection
-    if raw.prepare_threshold is None and _keeps_sessions(raw):
-        # High enough that nothing else of this connection is ever prepared.
-        raw.prepare_threshold = NEVER
     wrapper.validate_no_broken_transaction()
+    raw: Any = wrapper.connection
     server_side: Any = ServerBindingCursor
     with wrapper.wrap_database_errors, server_side(raw) as cursor:
+        if raw.prepare_threshold is None and _keeps_sessions(raw):
+            # High enough that nothing else of this connection is ever prepared.
+            raw.prepare_threshold = NEVER
         cursor.execute(statement, params, prepare=True)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows

@@ -1,6 +1,7 @@
 """What the executors of this process have in common: the runs that wait in them, and those that run."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -37,6 +38,13 @@ class Backlog:
         """Return what runs now: the run and when it began (monotonic clock, seconds), by the run's token."""
         with self._lock:
             return dict(self._active)
+
+    def held_up(self, longer: float) -> list[float]:
+        """Return for how many seconds each run goes on that takes ``longer``, while others wait for its end."""
+        if not self._waiting:
+            return []
+        now = time.monotonic()
+        return [now - began for _, began in self.active().values() if now - began > longer]
 
     def take_back(self) -> list[Run]:
         """Return what has not begun, and forget it: it will not run."""

@@ -40,8 +40,9 @@ class Writer:
         #: Wakes the loop, while it takes them; and what waits for it, by pool.
         self._wake_loop: Callable[[], None] | None = None
         self._for_loop: dict[str, list[Attempted]] = {}
-        #: Counted so that others see that the thread gets on.
+        #: Counted so that others see that the thread gets on, and whether it has something in hand.
         self.rounds = 0
+        self._writes = False
 
     def put(self, attempted: Attempted) -> None:
         """Take an attempt; it is written soon."""
@@ -77,6 +78,8 @@ class Writer:
             for attempted in left.values():
                 for one in attempted:
                     self._queue.put(one)
+            # The thread may be about to stop, and may have waited for what the loop has written.
+            self._queue.put(None)
 
     def pools(self) -> list[str]:
         """Return the pools for which something waits for the loop."""
@@ -109,8 +112,14 @@ class Writer:
         """Whether everything it was given is written."""
         return self._open == 0
 
+    @property
+    def progress(self) -> object:
+        """Something else each time, as long as the thread gets on or has nothing to write: what the loop has is the loop's matter."""
+        return self.rounds if self._writes or not self._queue.empty() else object()
+
     def drain(self, timeout: float) -> bool:
-        """Wait until everything is written, at most ``timeout`` seconds; return whether it is."""
+        """Write everything here, as the loop may be stuck; wait for that ``timeout`` seconds at most, and return whether it is done."""
+        self.detach()
         end = time.monotonic() + timeout
         while not self.idle and time.monotonic() < end:
             time.sleep(0.005)
@@ -128,9 +137,11 @@ class Writer:
                 batch = self._take()
                 self.rounds += 1
                 if batch:
+                    self._writes = True
                     try:
                         self._write(batch)
                     finally:
+                        self._writes = False
                         self.written([one.run for one in batch])
         finally:
             connections[self.using].close()

@@ -18,6 +18,7 @@ def end_successes(it: Iteration) -> None:
     A result counts only as long as its run owns the work; the others are left to the writer.
     """
     mine, running = it.succeeded, it.memory.running
+    it.again |= len(it.results) == BATCH
     for one in it.results:
         owner = running.get(one.run.work_id)
         if owner is None or owner.token != one.run.token or owner.token in it.ended:

@@ -54,7 +54,7 @@ def _remember(it: Iteration) -> None:
     it.fleet.swap([one for one in it.ended.values() if memory.end(one)], it.started)
     for one in it.started:
         memory.begin(one)
-    memory.learn(one.took for one in it.succeeded if one.took)
+    memory.learn(one.took for one in it.results if one.took)
     memory.orphans = [one for one in memory.orphans if one.token not in it.ended]
     memory.starts |= it.new_starts
     for cursor, position in it.advances:

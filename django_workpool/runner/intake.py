@@ -70,7 +70,7 @@ class Intake:
             if not self.stopping.is_set():
                 self.executors.submit(fresh)
             elif time.monotonic() < self._known:
-                # Given back at once they would come again at once, until that counts: the leader does not know yet.
+                # Given back at once they would come again at once, again and again: the leader does not know yet.
                 self._late.extend(fresh)
             else:
                 self._give_back(fresh)

@@ -144,7 +144,7 @@ class Process:
         self._unlisten = kick.listen(self.using, self.leader.hear)
         self.services = [
             self._service("watch", self.watcher.run, lambda: self.watcher.rounds),
-            self._service("writer", intake.writer.run, lambda: object() if intake.writer.idle else intake.writer.rounds),
+            self._service("writer", intake.writer.run, lambda: intake.writer.progress),
             self._service("loop", self.leader.run, lambda: self.leader.watchdog.turned),
             *(Service(name, body, self.end) for name, body in intake.executors.bodies().items()),
         ]

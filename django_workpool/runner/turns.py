@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_workpool.loop")
 
+#: Seconds that a run takes which holds others up: a short one may wait much of that for its turn to compute.
+HELD_UP = 0.25
+
 
 class Turns:
     """The iterations of this process's loop.
@@ -50,6 +53,8 @@ class Turns:
 
     def _run(self, memory: PoolMemory, *, yields: bool) -> Iteration:
         """Run one iteration with the results that have come since the last one; what it does not write is the writer's."""
+        # Works wait here for these: more of them shall not come here first, however short they are.
+        memory.learn(self.intake.executors.local.held_up(HELD_UP))
         results = self.results.take(memory.pool, completions.BATCH)
         try:
             it = run_iteration(self.using, memory, self.fleet, self.owner, results=results, yields=yields)

@@ -5,6 +5,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
+
 from django_workpool import OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_complete, query
 from tests.works.models import Child, Event
 
@@ -37,6 +39,13 @@ async def act_async(value: Any = None) -> Any:
 def mutate(value: Any = None) -> Any:
     """Return the argument, in a transaction."""
     return value
+
+
+@mutation
+def forget_statements() -> None:
+    """Deallocate what the session has prepared, where the driver does not see it."""
+    with connection.cursor() as cursor:
+        cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
 
 
 @query
