@@ -45,6 +45,7 @@ Result = common.django(
     WORKPOOLS={"default": _pool(common.VARIANT), KEPT: {"RETENTION": None}},
 )
 
+from django.conf import settings  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
@@ -53,6 +54,10 @@ from django_workpool import Workpool, action, call, mutation  # noqa: E402
 from django_workpool import enqueue as enqueue_one  # noqa: E402
 from django_workpool.ids import new_work_id  # noqa: E402
 from django_workpool.models import Archive, PendingStart, Work  # noqa: E402
+
+
+# As the manual advises where no pooler is in the way: statements that come again and again are planned once.
+settings.DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = 5
 
 
 @action
