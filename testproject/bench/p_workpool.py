@@ -55,7 +55,6 @@ from django_workpool import enqueue as enqueue_one  # noqa: E402
 from django_workpool.ids import new_work_id  # noqa: E402
 from django_workpool.models import Archive, PendingStart, Work  # noqa: E402
 
-
 # As the manual advises where no pooler is in the way: statements that come again and again are planned once.
 settings.DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = 5
 
