@@ -1,5 +1,6 @@
 """Single rooms of the loop and of the liveness watch, without rows: backoff, windows of death, places in workers, cursors."""
 
+import time
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -241,3 +242,26 @@ def test_an_iteration_looks_behind_its_cursors_once_a_second_and_into_the_buffer
     memory.read(Depth.BEHIND)
     memory.rewind()
     assert memory.depth() is Depth.BEHIND
+
+
+def test_what_has_been_told_of_is_looked_for_where_it_most_likely_is_and_then_everywhere() -> None:
+    memory = PoolMemory(pool="p", generation=1)
+    memory.hurries = True
+    assert memory.depth() is Depth.BEHIND, "no queue is known yet"
+    memory.active = {(0, 0)}
+    assert memory.depth() is Depth.EXACT
+    memory.read(Depth.EXACT)
+    assert memory.next_look(Depth.EXACT) <= time.monotonic(), "at once"
+    assert memory.depth() is Depth.BEHIND
+    memory.hurries = True
+    memory.rewind()
+    assert memory.depth() is Depth.BEHIND, "a late commit lies behind the cursor"
+
+
+def test_works_stay_with_the_leader_as_long_as_they_are_short() -> None:
+    memory = PoolMemory(pool="p", generation=1)
+    assert not memory.stays, "nothing is known"
+    memory.learn([0.0001] * 3)
+    assert memory.stays
+    memory.learn([0.1])
+    assert not memory.stays

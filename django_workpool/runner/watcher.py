@@ -68,12 +68,14 @@ class Watcher:
         self.observer.reset()
         watch = database(self.using).watch()
         try:
-            self._warn()
             self._pulse(watch)
+            first = not self.ready.is_set()
             self.ready.set()
             # Whoever waits for a worker learns that one has come.
             database(self.using).notify([Hint("lead")])
             self.leader.hear(Hint("lead"))
+            if first:
+                self._warn()
             while not stop.is_set():
                 self.rounds += 1
                 for hint in watch.wait(max(0.0, self._pulsed + PULSE_EVERY - time.monotonic())):
@@ -85,9 +87,8 @@ class Watcher:
             connections[self.using].close()
 
     def _warn(self) -> None:
-        if not self.ready.is_set():
-            for text in database(self.using).pooler_warnings():
-                eventlog.log("pooled", "WARN", "*", text=text)
+        for text in database(self.using).pooler_warnings():
+            eventlog.log("pooled", "WARN", "*", text=text)
 
     def _hear(self, hint: Hint) -> None:
         if hint.kind == "worker":
