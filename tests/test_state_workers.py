@@ -93,7 +93,7 @@ def test_what_was_placed_with_a_worker_that_had_just_left_was_never_begun(loop: 
     assert [(event, fields["status"]) for event, _, fields in it.events if event == "recovered"] == [("recovered", "returned")]
     loop.settle()
     assert RunningWork.objects.get(work_id=work_id).worker_id == other.id
-    assert Work.objects.values_list("attempts", "returns").get(id=work_id) == (0, 1)
+    assert Work.objects.values_list("attempts", "returns").get(id=work_id) == (0, 0)
     assert not Attempt.objects.exists()
 
 

@@ -115,7 +115,7 @@ class Writer:
     @property
     def progress(self) -> object:
         """Something else each time, as long as the thread gets on or has nothing to write: what the loop has is the loop's matter."""
-        return self.rounds if self._writes or not self._queue.empty() else object()
+        return self.rounds if self._writes or self.waits else object()
 
     def drain(self, timeout: float) -> bool:
         """Write everything here, as the loop may be stuck; wait for that ``timeout`` seconds at most, and return whether it is done."""
@@ -134,17 +134,26 @@ class Writer:
         database(self.using).private_connection("writer")
         try:
             while not stop.is_set() or not self.idle:
-                batch = self._take()
-                self.rounds += 1
-                if batch:
-                    self._writes = True
-                    try:
-                        self._write(batch)
-                    finally:
-                        self._writes = False
-                        self.written([one.run for one in batch])
+                self.turn()
         finally:
             connections[self.using].close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is to be written here."""
+        return not self._queue.empty()
+
+    def turn(self) -> None:
+        """Wait for something, and write what there is of it."""
+        batch = self._take()
+        self.rounds += 1
+        if batch:
+            self._writes = True
+            try:
+                self._write(batch)
+            finally:
+                self._writes = False
+                self.written([one.run for one in batch])
 
     def _take(self) -> list[Attempted]:
         first = self._queue.get()

@@ -78,6 +78,15 @@ class Executors:
         """Whether so much waits that nothing is idle soon."""
         return not self.local.is_low
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs, coroutines and callbacks not counted."""
+        return not self.local.idle
+
+    def held_up(self, seconds: float) -> list[float]:
+        """Return how long those have run that have taken longer than ``seconds`` while others wait for them."""
+        return self.local.held_up(seconds)
+
     def serve_loop(self, hurry: Callable[[], None], leads: Callable[[], bool]) -> None:
         """Know the loop of this process.
 

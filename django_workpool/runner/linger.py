@@ -37,7 +37,7 @@ class Linger:
         """
         if self.executors.has_enough:
             self.pools[pool] = self._iterated.get(pool, 0.0) + LINGER
-        elif short and not self.executors.local.idle:
+        elif short and self.executors.is_busy:
             self.pools[pool] = self.pools.get(pool) or time.monotonic() + MOMENT
         else:
             self.pools[pool] = 0.0

@@ -54,7 +54,7 @@ class Turns:
     def _run(self, memory: PoolMemory, *, yields: bool) -> Iteration:
         """Run one iteration with the results that have come since the last one; what it does not write is the writer's."""
         # Works wait here for these: more of them shall not come here first, however short they are.
-        memory.learn(self.intake.executors.local.held_up(HELD_UP))
+        memory.learn(self.intake.executors.held_up(HELD_UP))
         results = self.results.take(memory.pool, completions.BATCH)
         try:
             it = run_iteration(self.using, memory, self.fleet, self.owner, results=results, yields=yields)

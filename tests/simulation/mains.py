@@ -1,12 +1,11 @@
 """One simulated ``workpool_main``: the real Process and its parts, without their threads."""
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django_workpool.database import Hint
+from django_workpool.database import Hint, database
 from django_workpool.execution import workers
 from django_workpool.loop import status
 from django_workpool.models import RunStatus
@@ -116,6 +115,7 @@ class Main:
         with self._thread():
             leader.watchdog.turn(leads=leader.lead.held, fleet=leader.fleet, dead=leader.dead, lead=leader.outlook.lead)
             if leader.hand_over_asked.is_set() and leader.others:
+                leader.results.detach()
                 leader.lead.hand_over()
                 leader._ear.wait(1.0)
             elif not leader.lead.held and not leader._take_lead():
@@ -146,8 +146,11 @@ class Main:
             yield
         except BaseException:
             self.leader.lead.step_down()
+            self.leader.results.detach()
             self.lead_in(dice.uniform(200, 1_000))
             raise
+        finally:
+            self._write_soon()
 
     def _take_trouble(self, pool: str, error: Exception) -> None:
         """Let the leader handle an error that was made on purpose; no other may come."""
@@ -182,13 +185,22 @@ class Main:
 
     def _write(self, attempted: Attempted) -> None:
         self._put(attempted)
-        if not self._writes:
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        """Let the writer's thread write, if there is anything for it: what comes while the loop leads is the loop's."""
+        if self.intake.writer.waits and not self._writes:
             self._writes = True
             self.soon(dice.uniform(0.1, 40), "writes", self._drain)
 
     def _drain(self) -> None:
         self._writes = False
-        self.intake.writer.run(_SET)
+        database(USING).private_connection("writer")
+        try:
+            while self.intake.writer.waits:
+                self.intake.writer.turn()
+        finally:
+            self._write_soon()
 
     # The end ----------------------------------------------------------------------------------------------------
 
@@ -214,6 +226,7 @@ class Main:
         intake.return_waiting(all_of_them=True)
         intake.submit(workers.assigned(USING, self.process.watcher.worker_id))
         intake.interrupt()
+        intake.writer.detach()
         self._drain()
 
     def _retire(self, looks: int) -> None:
@@ -235,9 +248,5 @@ class Main:
 
 def _tell_all(main: Main) -> None:
     """Whoever waits for a worker learns that one has come; its own loop begins with that."""
-    Simulated.send([Hint("lead")])
+    Simulated.broadcast([Hint("lead")])
     main.leader.hear(Hint("lead"))
-
-
-_SET = threading.Event()
-_SET.set()

@@ -35,7 +35,7 @@ class Simulated(product.SQLite):
         return None
 
     #: Takes hints that go to all processes; set by the world.
-    send: Callable[[Sequence[Hint]], None] = staticmethod(lambda hints: None)
+    broadcast: Callable[[Sequence[Hint]], None] = staticmethod(lambda hints: None)
 
     def clock_ms(self) -> float:
         return clock.ms
@@ -45,7 +45,7 @@ class Simulated(product.SQLite):
 
     def notify(self, hints: Sequence[Hint], unless: Condition | None = None) -> None:
         if self.kicks and not (unless and self.fetch(*unless)):
-            Simulated.send(hints)
+            Simulated.broadcast(hints)
 
     def take_lead_lock(self) -> bool:
         who = Simulated.who()

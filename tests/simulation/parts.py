@@ -71,7 +71,11 @@ class Executors:
         """Whether nothing runs and nothing waits."""
         return not self.waiting and not self.begun
 
-    has_enough = False
+    has_enough = is_busy = False
+
+    def held_up(self, seconds: float) -> list[float]:
+        """Nothing is held up."""
+        return []
 
     def serve_loop(self, hurry: Callable[[], None], leads: Callable[[], bool]) -> None:
         """Nothing is fetched before it can run, and there are no children."""

@@ -93,7 +93,7 @@ class World:
         pools.create_rows(USING, self.pools)
         Globals.objects.update(log_level="ERROR", max_parallelism=dice.choice((1, 2, 3)))
         Simulated.kicks = Simulated.leases = dice.random() < 0.7
-        Simulated.locks, Simulated.send = Locks(), self.send
+        Simulated.locks, Simulated.broadcast = Locks(), self.send
         Simulated.who = lambda: self.current  # type: ignore[method-assign]
         kick._listeners.clear()
         kick.listen(USING, self._hear_directly)
