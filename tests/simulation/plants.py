@@ -7,12 +7,13 @@ from typing import Any
 from unittest.mock import PropertyMock, patch
 
 from django_workpool import archive, complete, functions, settle
+from django_workpool.database import Sent
 from django_workpool.database.base import Database
 from django_workpool.failures import describe
 from django_workpool.loop import cancelations, completions, due, fence, recovery, retries
 from django_workpool.loop.context import Iteration
 from django_workpool.models import InternalState, Lead
-from django_workpool.runner.leader import Leader
+from django_workpool.runner.outlook import Outlook
 
 from .clock import clock
 
@@ -26,13 +27,13 @@ def no_fence() -> AbstractContextManager[Any]:
     """An old leader's iteration is let in."""
 
     def make(real: Callable[..., Any]) -> Callable[..., Any]:
-        def enter(it: Iteration, owner: uuid.UUID) -> None:
+        def check(it: Iteration, asked: Sent, owner: uuid.UUID) -> None:
             it.memory.generation = InternalState.objects.values_list("generation", flat=True).get(pool=it.pool)
-            real(it, Lead.objects.values_list("owner", flat=True).get())
+            real(it, asked, Lead.objects.values_list("owner", flat=True).get())
 
-        return enter
+        return check
 
-    return _changed(fence, "enter", make)
+    return _changed(fence, "check", make)
 
 
 def lost_retry() -> AbstractContextManager[Any]:
@@ -73,7 +74,17 @@ def callback_outside() -> AbstractContextManager[Any]:
 
 def no_guard() -> AbstractContextManager[Any]:
     """A run that has lost its work is completed nevertheless."""
-    return patch.object(complete, "_guard", lambda db, attempted: (list(attempted), db.clock_ms()))
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda db, attempted: (real(db, attempted), list(attempted))[1]
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        unguarded = patch.object(complete, "_guard", lambda db, attempted: (list(attempted), db.clock_ms()))
+        with unguarded, _changed(complete, "complete_successes", make):
+            yield
+
+    return both()
 
 
 def no_limit() -> AbstractContextManager[Any]:
@@ -102,13 +113,10 @@ def forgotten_cancelation() -> AbstractContextManager[Any]:
 def start_before_cancelation() -> AbstractContextManager[Any]:
     """A waiting cancelation does not keep work from being started."""
 
-    def make(real: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: [row._replace(waived=False) for row in real(*args)]
-
     # The cancelation is worked off by the same iteration, so it must be late for that to be seen.
     @contextmanager
     def both() -> Iterator[None]:
-        with _changed(due, "read", make), _changed(cancelations, "cancel", _sometimes):
+        with patch.object(due, "waived", lambda it, rows: set()), _changed(cancelations, "cancel", _sometimes):
             yield
 
     return both()
@@ -130,26 +138,18 @@ def no_recovery() -> AbstractContextManager[Any]:
 
 def deaf_leader() -> AbstractContextManager[Any]:
     """The poll finds nothing: lost hints stay lost."""
-    return patch.object(Leader, "_poll", lambda leader: setattr(leader, "_polled", clock.monotonic()))
+    return patch.object(Outlook, "read_queues", lambda outlook: setattr(outlook, "polled", clock.monotonic()))
 
 
 def kept_slot() -> AbstractContextManager[Any]:
     """Completions are taken, and their slots stay."""
 
-    def make(real: Callable[..., Any]) -> Callable[..., Any]:
-        def delete(it: Iteration, done: list[Any]) -> None:
-            if done:
-                among, param = it.db.among("id", [one.id for one in done])
-                it.db.execute(f"DELETE FROM {{PendingCompletion}} WHERE {among}", [param])
-
-        return delete
-
-    return _changed(completions, "_delete", make)
+    return patch.object(completions, "_free", lambda it, tokens: None)
 
 
 def no_archive() -> AbstractContextManager[Any]:
     """Finished work is not kept."""
-    return patch.object(archive, "keep", lambda db, finished, now_ms: None)
+    return patch.object(archive, "keep", lambda db, finished: None)
 
 
 PLANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
