@@ -10,7 +10,7 @@ from .fleet import Placement
 from .memory import Cursor, Depth, Running
 
 #: Works started in one iteration.
-BATCH = 256
+BATCH = 512
 #: Rows passed over at the head of a queue (all workers that know them are full) in search of one that can be placed.
 PASSED_MAX = 200
 #: Rows looked at in one iteration, whatever can be done with them: the lease must not end meanwhile.

@@ -7,4 +7,6 @@ More threads, and with them connections of functions that use the database, woul
 LIMIT = 2_000
 #: Options of each workpool_main, and how many functions it runs at once on threads: what ends at once gains nothing by more.
 THREADS = 1
+#: A second thread goes on while the first one waits for the server.
+MUTATION_THREADS = 2
 OPTIONS: tuple[str, ...] = ("--prefetch", "1023")

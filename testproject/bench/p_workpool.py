@@ -26,10 +26,11 @@ COMMIT = Path(common.WORK, "commit")
 #: A finished work of this pool is kept for ever: what ``growth`` multiplies, whatever the variant keeps.
 KEPT = "kept"
 #: Works at once for each variant; None: the pool's default.
-LIMITS = {"fast": best.LIMIT, "day": best.LIMIT, "default": None, "limit10": 10}
+LIMITS = {"fast": best.LIMIT, "mutations": best.LIMIT, "day": best.LIMIT, "default": None, "limit10": 10}
 #: Options of the worker.
 FAST = ("--threads", str(best.THREADS), *best.OPTIONS)
-OPTIONS = {"fast": FAST, "day": FAST, "default": (), "limit10": best.OPTIONS}
+MUTATIONS = ("--threads", str(best.MUTATION_THREADS), *best.OPTIONS)
+OPTIONS = {"fast": FAST, "mutations": MUTATIONS, "day": FAST, "default": (), "limit10": FAST}
 #: Variants that keep finished work as long as the default says.
 KEEPING = ("day", "default")
 
