@@ -160,8 +160,7 @@ class Leader:
                 return
             until = time.monotonic() + ROUND
             self._look_around()
-            for pool in self._next.keys() & {*self.results.pools(), *self._linger.pools}:
-                self._next[pool] = min(self._next[pool], self._linger.time_for(pool, short=self._memories[pool].stays))
+            self._linger.plan(self._next, self.results.pools(), lambda pool: self._memories[pool].stays)
             for pool in self._due_pools():
                 self._iterate_guarded(pool)
                 if not self.lead.held or self.lead.is_lost or time.monotonic() >= until:
