@@ -41,14 +41,13 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     if it.depth is Depth.EXACT:
         return it.memory.active
     since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
-    # With an OFFSET it stays a probe: a planner that takes the table for small would join it. Rows are compared, as the index that
-    # has the priority is then the only one that can be searched for both ends.
+    # With an OFFSET it stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
+    # in the other one it would look through all that is due for each priority.
     found = it.db.fetch(
         f"SELECT lane.value, priority.value FROM {it.db.numbers(0, 1)} lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
         "WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
-        "WHERE s.pool = %s AND s.lane = lane.value AND (s.priority, s.segment) >= (priority.value, %s) "
-        "AND (s.priority, s.segment) <= (priority.value, %s) "
-        f"{PROBE})",
+        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s "
+        f"ORDER BY s.segment, s.id {PROBE})",
         [it.pool, since, it.now],
     )
     due = {(int(lane), int(priority)) for lane, priority in found}
