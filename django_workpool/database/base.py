@@ -154,6 +154,14 @@ class Database(ABC):
             columns: for each column its type ("uuid", "bigint" or "text") and its values.
         """
 
+    def _table_of(self, successes: Sequence[Attempted]) -> tuple[str, list[Any]]:
+        return self.table(
+            id=("uuid", [one.run.work_id for one in successes]),
+            token=("bigint", [one.run.token for one in successes]),
+            value=("text", [one.outcome.value for one in successes]),
+            worker=("text", [one.worker for one in successes]),
+        )
+
     @abstractmethod
     def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
         """End the works of runs that have succeeded, as far as they still own them, and insert their pending completions.

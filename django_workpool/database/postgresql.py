@@ -142,12 +142,7 @@ class PostgreSQL(Database):
             raw.cursor_factory = usual
 
     def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
-        table, params = self.table(
-            id=("uuid", [one.run.work_id for one in successes]),
-            token=("bigint", [one.run.token for one in successes]),
-            value=("text", [one.outcome.value for one in successes]),
-            worker=("text", [one.worker for one in successes]),
-        )
+        table, params = self._table_of(successes)
         statement = self.sql(_COMPLETE.replace("{table}", table).replace("{kept}", _KEPT if keep else ""))
         return {token for (token,) in sessions.fetch_prepared(self.connection, statement, params)}
 

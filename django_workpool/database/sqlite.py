@@ -82,12 +82,7 @@ class SQLite(Database):
         return f"(SELECT {names}, key AS place FROM json_each(%s)) AS m", [text]
 
     def complete_successes(self, successes: Sequence[Attempted], *, keep: bool) -> set[int]:
-        table, params = self.table(
-            id=("uuid", [one.run.work_id for one in successes]),
-            token=("bigint", [one.run.token for one in successes]),
-            value=("text", [one.outcome.value for one in successes]),
-            worker=("text", [one.worker for one in successes]),
-        )
+        table, params = self._table_of(successes)
         owned = (
             f"FROM {table} JOIN {{Work}} w ON w.id = m.id JOIN {{RunningWork}} r ON r.id = m.token AND r.work_id = m.id "
             "LEFT JOIN {PendingCompletion} c ON c.work_id = m.id WHERE c.id IS NULL"
