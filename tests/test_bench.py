@@ -69,7 +69,8 @@ def test_cases_run_and_their_results_are_right(test_database_url: str) -> None:
     assert [(one["ok"], one["problems"], one["n"]) for one in told] == [(True, [], 50)] * 5
     assert told[0]["per_s"] > 0
     assert all(one["per_s_from_first"] >= one["per_s_ended"] > 0 for one in told[1:])
-    assert 0 < told[4]["most_running"] <= 10
+    # Fifty works may have ended between two samples.
+    assert 0 <= told[4]["most_running"] <= 10
     assert databases() == before, "the bench has dropped its own database"
 
 

@@ -167,7 +167,7 @@ def test_works_do_not_come_first_to_a_leading_process_where_others_wait_for_long
     other = loop.add_worker()
     loop.memory.learn([0.0001])
     for held_up, workers in ([], {loop.worker.id}), ([20.0, 30.0], {other.id}):
-        intake.executors.local.held_up.return_value = held_up
+        intake.executors.held_up.return_value = held_up
         Workpool().enqueue_many(functions.act, [call(i) for i in range(4)])
         loop.memory.rewind()
         it = turns.take(loop.memory, yields=False)

@@ -7,6 +7,9 @@ something else; ``fixed``: of each call, however many works it is for. "Python" 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+#: Works that an iteration starts: what the constants were measured with. The loop takes twice as many by now.
+BATCH = 256
+
 LOOP = "measured: an iteration alone in its process, batches of 16 and of 256"
 CALL = "measured: the call alone in its process, batches of 16 and of 256"
 HINT = "measured: 12 and 40 sessions that listen"

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from django_workpool.loop.memory import STAYS
-from django_workpool.loop.starts import BATCH
 
-from .constants import Constants
+from .constants import BATCH, Constants
 
 #: Seconds of a microsecond, bytes of a megabyte.
 US, MB = 1e-6, 1e6

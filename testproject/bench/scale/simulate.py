@@ -12,10 +12,9 @@ from typing import Any
 
 from django_workpool.execution.writer import BATCH as WRITTEN
 from django_workpool.loop.completions import BATCH as RETIRED
-from django_workpool.loop.starts import BATCH
 from django_workpool.loop.status import LASTING
 
-from .constants import Constants
+from .constants import BATCH, Constants
 from .devices import Cores, Hints, Log
 from .model import MB, US, Fleet, wall
 from .parts import Result, Worker
