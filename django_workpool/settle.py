@@ -186,23 +186,21 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
     db.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
 
 
-def succeed(db: Database, attempted: Sequence[Attempted]) -> Sent:
-    """End the works of attempts that succeeded and have no on_complete, the most frequent end by far: their rows need not be read.
+def succeed(db: Database, pool: str, attempted: Sequence[Attempted]) -> Sent:
+    """End the works of a pool's attempts that succeeded and have no on_complete, the most frequent end by far: their rows need not be read.
 
     Returns:
         What has been sent to delete the works: if it changes fewer, somebody else has completed one, and the caller must roll back.
     """
-    keeps = {pool: archive.retains(pool) for pool in {one.run.pool for one in attempted}}
-    kept = [one for one in attempted if keeps[one.run.pool]]
-    if kept:
+    if archive.retains(pool):
         finished = [
-            archive.Finished(run.work_id, run.pool, run.fn_type.value, run.attempts + 1, _SUCCESS, outcome.value, "", worker, "")
-            for run, outcome, worker, _ in kept
+            archive.Finished(run.work_id, pool, run.fn_type.value, run.attempts + 1, _SUCCESS, outcome.value, "", worker, "")
+            for run, outcome, worker, _ in attempted
         ]
         archive.keep(db, finished)
-    if len(kept) < len(attempted):
+    else:
         # A first attempt that succeeds has left no rows.
-        archive.forget(db, [one.run.work_id for one in attempted if one.run.attempts and not keeps[one.run.pool]])
+        archive.forget(db, [one.run.work_id for one in attempted if one.run.attempts])
     among, param = db.among("id", [one.run.work_id for one in attempted])
     uncompleted = f"NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = {{Work}}.id {PROBE})"
     return db.send(f"DELETE FROM {{Work}} WHERE {among} AND {uncompleted}", [param])

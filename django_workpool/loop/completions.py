@@ -29,7 +29,7 @@ def end_successes(it: Iteration) -> None:
         else:
             it.others.append(one)
     if mine:
-        it.deleted = succeed(it.db, mine)
+        it.deleted = succeed(it.db, it.pool, mine)
         _free(it, list(it.ended))
         it.report.completed += len(mine)
         it.report.succeeded += len(mine)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ..database.rows import PROBE
 from ..types import MAX_PRIORITY, MIN_PRIORITY, Lane
+from . import retries
 from .context import Iteration
 from .memory import BUFFER, Depth, Position
 
@@ -73,14 +74,7 @@ def waived(it: Iteration, rows: list[Due]) -> set[uuid.UUID]:
     """Return the works that a cancelation, or a cancel_all that covers them, waits for. Callback work is never canceled."""
     if not rows or not rows[0].canceling:
         return set()
-    among, param = it.db.among("w.id", [row.work_id for row in rows])
-    found = it.db.fetch(
-        f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND "
-        "(EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) OR EXISTS (SELECT 1 FROM {PendingCancelation} c "
-        "WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created))",
-        [param],
-    )
-    return {it.db.read_uuid(work_id) for (work_id,) in found}
+    return set(retries.is_over(it, [row.work_id for row in rows]))
 
 
 def has_due(it: Iteration) -> bool:
