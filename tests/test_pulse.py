@@ -1,6 +1,5 @@
 """The pulse: what an idle process asks and tells once a second, what that costs, and what of it goes on while something is locked."""
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.db.models import F, Model
 
 from django_workpool import Workpool, eventlog
@@ -28,6 +27,7 @@ from django_workpool.runner.process import Options
 from django_workpool.runner.watcher import Watcher
 from django_workpool.types import Run
 
+from .other_session import another_session
 from .states.rows import POOL, USING
 from .works import tasks
 
@@ -98,23 +98,13 @@ def beside(own_connection: None) -> Iterator[Main]:
 @contextmanager
 def locked(model: type[Model]) -> Iterator[None]:
     """Let another session lock a table so that nobody can even read it."""
-    has, done = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with transaction.atomic(), connection.cursor() as cursor:
+    def lock() -> None:
+        with connection.cursor() as cursor:
             cursor.execute(f"LOCK TABLE {model._meta.db_table} IN ACCESS EXCLUSIVE MODE")
-            has.set()
-            done.wait(20)
-        connections.close_all()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert has.wait(20)
+    with another_session(lock):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def lead(main: Main) -> None:

@@ -1,13 +1,12 @@
 """The lead: a lease by the database's clock (or a lock), taken over with a new generation, never waited for."""
 
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection
 from django.db.models import F, Model
 
 from django_workpool.database import Hint, database
@@ -20,6 +19,7 @@ from django_workpool.models import InternalState, Lead
 from django_workpool.runner import lead
 from django_workpool.runner.lead import LEASE, MARGIN, RENEW_EVERY, STUCK_AFTER, UNCHANGED, Leadership
 
+from .other_session import another_session
 from .states.rows import POOL, USING
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -74,23 +74,8 @@ def row() -> tuple[object, ...]:
 @contextmanager
 def locked(model: type[Model]) -> Iterator[None]:
     """Let another session hold all rows of a table."""
-    has, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            list(model._default_manager.select_for_update())
-            has.set()
-            done.wait(20)
-        connections.close_all()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert has.wait(20)
+    with another_session(lambda: list(model._default_manager.select_for_update())):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def generations() -> list[int]:
