@@ -20,6 +20,7 @@ from ..loop.fleet import Fleet
 from ..loop.memory import PoolMemory
 from ..models import Globals, InternalState
 from ..segments import segment_ms
+from ..types import LoopState
 from . import troubles
 from .ear import Ear
 from .lead import Leadership
@@ -262,9 +263,11 @@ class Leader:
         if not found.keys() <= self._memories.keys():
             self._adopt_pools()
         for pool, segment in found.items():
-            wait = max(0.0, segment_ms(segment) - now_ms)
-            self._next[pool] = min(self._next[pool], queues.at + wait / 1000)
-            self._memories[pool].suspects_behind |= not wait
+            memory, wait = self._memories[pool], max(0.0, segment_ms(segment) - now_ms)
+            # Nobody has told of what is due later if the pool is still said to be idle: an iteration says when the loop comes back.
+            untold = memory.status is not None and memory.status[0] == LoopState.IDLE
+            self._next[pool] = min(self._next[pool], 0.0 if untold else queues.at + wait / 1000)
+            memory.suspects_behind |= not wait
         self.watchdog.look(found, now_ms, self.fleet.dead)
         for pool, memory in self._memories.items():
             lost = any(self.fleet.is_lost(one.worker_id) for one in memory.running.values())
