@@ -6,17 +6,18 @@ The file is longer than others: it is one contract, to be read as one page.
 """
 
 import uuid
+from enum import StrEnum
 
 from django.db import models
 
-from .types import CallbackState, FnType, Follow, Lane, LoopState, ResultKind
+from .types import CallbackState, FnType, Follow, Lane, LoopState, Missed, ResultKind
 
 POOL_LENGTH = 100
 PATH_LENGTH = 500
 NAME_LENGTH = 500
 
 
-def _choices(enum: type[FnType] | type[Follow] | type[LoopState] | type[ResultKind] | type[CallbackState]) -> list[tuple[str, str]]:
+def _choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
     return [(member.value, member.value) for member in enum]
 
 
@@ -37,6 +38,7 @@ class Globals(models.Model):
 
     class Meta:
         verbose_name = "pool configuration"
+        permissions = [("configure_pool", "Can configure pools: limit, pause, log level")]
 
     def __str__(self) -> str:
         return self.pool
@@ -139,14 +141,23 @@ class Work(models.Model):
     canceled = models.BooleanField(default=False)
     #: For callback work: the finished work whose on_complete it is.
     callback_of = models.UUIDField(null=True, blank=True)
+    #: Milliseconds that an attempt may take; null for any time.
+    timeout_ms = models.BigIntegerField(null=True, blank=True)
+    batch_id = models.UUIDField(null=True, blank=True)
     created = models.DateTimeField()
 
     class Meta:
         verbose_name = "work"
         verbose_name_plural = "work"
+        permissions = [("cancel_work", "Can cancel work"), ("retry_work", "Can retry finished work")]
+        # The first two are almost always empty.
         indexes = [
-            # Almost always empty: which paths no live worker knows.
+            # Which paths no live worker knows.
             models.Index(fields=["func_path"], name="workpool_work_held", condition=models.Q(held_since__isnull=False)),
+            # Which running works are to be stopped.
+            models.Index(fields=["id"], name="workpool_work_canceled", condition=models.Q(canceled=True)),
+            # Whether a batch has ended.
+            models.Index(fields=["batch_id"], name="workpool_work_batch", condition=models.Q(batch_id__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -358,11 +369,113 @@ class Archive(models.Model):
     callback = models.CharField(max_length=10, choices=_choices(CallbackState), blank=True, default="")
     callback_error = models.TextField(blank=True, default="")
     callback_of = models.UUIDField(null=True, blank=True)
+    batch_id = models.UUIDField(null=True, blank=True)
 
     class Meta:
         verbose_name = "finished work"
         verbose_name_plural = "finished work"
-        indexes = [models.Index(fields=["pool", "finished"], name="workpool_archive_finished")]
+        indexes = [
+            models.Index(fields=["pool", "finished"], name="workpool_archive_finished"),
+            models.Index(fields=["batch_id"], name="workpool_archive_batch", condition=models.Q(batch_id__isnull=False)),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id})"
+
+
+class UniqueKey(models.Model):
+    """Which work a key was given to last. It is taken as long as that work has not ended: rows of ended work mean nothing.
+
+    Inserted by: -
+    Changed by: -
+    Deleted by: -
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    #: SHA-256 of pool and key: databases differ in what texts they take for the same.
+    digest = models.CharField(max_length=64, unique=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    key = models.CharField(max_length=NAME_LENGTH)
+    work_id = models.UUIDField()
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Batch(models.Model):
+    """Works that were enqueued together, and what is called when all of them have ended.
+
+    Inserted by: -
+    Changed by: -
+    Deleted by: -
+    """
+
+    id = models.UUIDField(primary_key=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    name = models.CharField(max_length=NAME_LENGTH, blank=True, default="")
+    on_complete = models.CharField(max_length=PATH_LENGTH, blank=True, default="")
+    on_complete_context = models.TextField(default="null")
+    total = models.BigIntegerField()
+    created = models.DateTimeField()
+    ended = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "batches"
+        indexes = [
+            models.Index(fields=["pool"], name="workpool_batch_open", condition=models.Q(ended__isnull=True)),
+            models.Index(fields=["pool", "ended"], name="workpool_batch_ended"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name or str(self.id)
+
+
+class BatchFailure(models.Model):
+    """A work of a batch that has ended otherwise than as a success.
+
+    Inserted by: -
+    Changed by: -
+    Deleted by: -
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    batch_id = models.UUIDField()
+    work_id = models.UUIDField()
+    kind = models.CharField(max_length=10, choices=_choices(ResultKind))
+
+    class Meta:
+        indexes = [models.Index(fields=["batch_id", "id"], name="workpool_batch_failure")]
+
+    def __str__(self) -> str:
+        return str(self.work_id)
+
+
+class Periodic(models.Model):
+    """A work that is enqueued again and again, at the times of a cron expression.
+
+    Inserted by: -
+    Changed by: -
+    Deleted by: -
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    name = models.CharField(max_length=200, unique=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    func_path = models.CharField(max_length=PATH_LENGTH)
+    #: JSON text, as Work has it.
+    arguments = models.TextField(default='{"args": [], "kwargs": {}}')
+    priority = models.SmallIntegerField(default=0)
+    cron = models.CharField(max_length=200)
+    time_zone = models.CharField(max_length=64, help_text="In whose local time the expression is read, such as Europe/London.")
+    missed = models.CharField(max_length=10, choices=_choices(Missed), default=Missed.LAST.value)
+    enabled = models.BooleanField(default=True)
+    #: Milliseconds since 1970 by the database's clock; null: the leader works it out.
+    next_ms = models.BigIntegerField(null=True, blank=True)
+    last_ms = models.BigIntegerField(null=True, blank=True, help_text="The last tick that was enqueued.")
+
+    class Meta:
+        verbose_name = "periodic work"
+        verbose_name_plural = "periodic work"
+
+    def __str__(self) -> str:
+        return self.name

@@ -93,6 +93,17 @@ class CallbackState(StrEnum):
     FAILED = "failed"
 
 
+class Missed(StrEnum):
+    """What becomes of the ticks of a periodic work that nobody could enqueue in time: no process led, or it was disabled."""
+
+    #: Each is enqueued.
+    ALL = "all"
+    #: The last one is enqueued, in the place of all.
+    LAST = "last"
+    #: None is.
+    SKIP = "skip"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBehavior:
     """How often and how soon a failed attempt is followed by another one.
@@ -215,6 +226,8 @@ class Run(NamedTuple):
     #: Whether a failure may be followed by a retry.
     retryable: bool
     started: datetime
+    #: Milliseconds that the function may take; None for any time.
+    timeout_ms: int | None = None
 
 
 class Outcome(NamedTuple):

@@ -19,11 +19,12 @@ KEPT_COLUMNS = (
     "on_complete",
     "on_complete_context",
     "callback_of",
+    "batch_id",
 )
 #: The columns of Work that an enqueue fills.
 WORK_COLUMNS = (
     "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, "
-    "on_complete, on_complete_context, retry, canceled, callback_of, created"
+    "on_complete, on_complete_context, retry, canceled, callback_of, timeout_ms, batch_id, created"
 )
 
 
@@ -41,6 +42,8 @@ class NewWork:
     on_complete_context: str = "null"
     retry: str = ""
     callback_of: uuid.UUID | None = None
+    timeout_ms: int | None = None
+    batch_id: uuid.UUID | None = None
 
 
 class Sent:

@@ -28,7 +28,7 @@ POLL_IDLE = 0.1
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
 
-_INSERT_WORK = "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + ", ".join(["%s"] * 15) + ")"
+_INSERT_WORK = "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + ", ".join(["%s"] * 17) + ")"
 _INSERT_START = "INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment) VALUES (%s, %s, %s, %s, %s)"
 
 
@@ -62,9 +62,21 @@ class SQLite(Database):
         if due.delay_ms is not None:
             segment = max(segment, ceil_segment(now + due.delay_ms))
         created = self.moment_param(now)
-        callback_of = new.callback_of.hex if new.callback_of else None
+        callback_of, batch_id = (one.hex if one else None for one in (new.callback_of, new.batch_id))
         common = (new.pool, new.fn_type, new.func_path, new.name)
-        rest = (new.priority, 0, 0, new.on_complete, new.on_complete_context, new.retry, False, callback_of, created)
+        rest = (
+            new.priority,
+            0,
+            0,
+            new.on_complete,
+            new.on_complete_context,
+            new.retry,
+            False,
+            callback_of,
+            new.timeout_ms,
+            batch_id,
+            created,
+        )
         with self.connection.cursor() as cursor:
             cursor.executemany(
                 self.sql(_INSERT_WORK), [(work_id.hex, *common, text, *rest) for work_id, text in zip(ids, arguments, strict=True)]

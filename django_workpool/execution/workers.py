@@ -130,7 +130,7 @@ def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
     """Return the runs assigned to a worker whose tokens are greater than ``after``, oldest first; completing ones are left out."""
     db = database(using)
     rows = db.fetch(
-        "SELECT r.id, w.id, w.pool, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry "
+        "SELECT r.id, w.id, w.pool, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.timeout_ms "
         f"FROM {{RunningWork}} r JOIN {db.each('{Work}', 'w', 'w.id = r.work_id')} WHERE r.worker_id = %s AND r.id > %s "
         f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) ORDER BY r.id LIMIT {FETCH_MAX}",
         [worker_id, after],
@@ -151,6 +151,7 @@ def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
             has_callback=row[8] != "",
             retryable=row[9] != "",
             started=started[row[0]],
+            timeout_ms=row[10],
         )
         for row in rows
         if row[0] in started

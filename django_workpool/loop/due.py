@@ -24,6 +24,7 @@ class Due(NamedTuple):
     has_callback: bool
     retryable: bool
     canceled: bool
+    timeout_ms: int | None
     held: bool
     #: Whether any cancelation waits in the pool: then ``waived`` tells of which works.
     canceling: bool
@@ -61,7 +62,7 @@ def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) 
     """Return the next due rows of a queue, at most ``limit``."""
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
-        "w.canceled, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
+        "w.canceled, w.timeout_ms, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
         f"FROM {{PendingStart}} s LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
         "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
         "AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",

@@ -124,6 +124,7 @@ def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
                 bool(row.has_callback),
                 bool(row.retryable),
                 started,
+                row.timeout_ms,
             )
         )
     if it.tells("INFO"):

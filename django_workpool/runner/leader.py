@@ -230,16 +230,13 @@ class Leader:
         self.fleet.dead = self.dead & set(self.fleet.workers)
         if self.outlook.read_workers(self.fleet):
             self._recount()
-            self._wake_all()
+            self._next = dict.fromkeys(self._next, 0.0)
         self._bury()
         if queues := self.outlook.read_queues():
             self._find(queues)
 
     def _recount(self) -> None:
         self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
-
-    def _wake_all(self) -> None:
-        self._next = dict.fromkeys(self._next, 0.0)
 
     def _bury(self) -> None:
         """Recover what was assigned to workers that are gone; delete their rows once nothing runs on them."""
