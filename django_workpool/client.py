@@ -17,6 +17,7 @@ from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
 from .models import Archive
 from .options import CheckedOptions
+from .signals import is_heard, work_enqueued
 from .types import Call, Follow, Lane, ResultKind, RunResult, Status, WorkState
 
 #: Works inserted by one statement: arrays of this size are quick, and a statement stays small.
@@ -52,8 +53,19 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
     arguments = _encode(calls)
     ids = [new_work_id() for _ in arguments]
     if ids:
-        _insert(conf.database_alias(), new, ids, arguments, options)
+        _insert_and_tell(conf.database_alias(), new, ids, arguments, options)
     return ids
+
+
+def _insert_and_tell(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
+    if not is_heard(work_enqueued):
+        _insert(using, new, ids, arguments, options)
+        return
+    # What a receiver raises takes the works back, and nothing else of the caller's transaction.
+    with transaction.atomic(using=using):
+        _insert(using, new, ids, arguments, options)
+        told = {"pool": new.pool, "work_ids": tuple(ids), "name": new.name, "function": new.func_path, "kind": new.fn_type, "using": using}
+        work_enqueued.send(None, **told)
 
 
 def _encode(calls: Iterable[Call]) -> list[str]:
