@@ -24,11 +24,10 @@ def connect() -> None:
     wanted = os.environ[SIGNALS_VARIABLE].split(",")
     for name in ("work_enqueued", "work_started", "work_completed", "pool_wedged"):
         signal = getattr(signals, name)
-        for how in wanted:
-            if how in HOWS:
-                signal.connect(HOWS[how], dispatch_uid=how)
-        # Last, so that it is called after those that misbehave.
-        signal.connect(RECORD[name], dispatch_uid="record")
+        # What it leaves behind is met by the next signal's receivers.
+        for how in sorted({"record", *wanted}, key=["raises", "exits", "hangs", "record", "spoils"].index):
+            receiver = RECORD[name] if how == "record" else HOWS[how]
+            signal.connect(receiver, dispatch_uid=how)
 
 
 def _recorder(signal: str) -> Any:
