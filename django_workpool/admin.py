@@ -7,6 +7,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from .models import Archive, Attempt, Globals, InternalState, Lead, PendingCancelation, PendingStart, RunningWork, RunStatus, Work, Worker
+from .permissions import may_view
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -32,6 +33,10 @@ class ReadOnly(AnyModelAdmin):
             return queryset
         names = {field.name for field in self.model._meta.get_fields()}
         return queryset.defer(*(name for name in PAYLOADS if name in names))
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only the permission to view lets anybody see rows: that to change them has no meaning here."""
+        return may_view(request.user, self.model)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds rows by hand."""
