@@ -184,9 +184,9 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnCompleteArgs(Generic[Context_co]):
-    """The one argument of an ``on_complete`` function: ``OnCompleteArgs``, or ``OnCompleteArgs[dict[str, int]]`` where its context is known.
+    """The one argument of an ``on_complete`` function.
 
-    The latter is for type checkers only, which then hold ``using()`` to it.
+    ``OnCompleteArgs[dict[str, int]]`` says what its context is: type checkers then hold ``using()`` to it.
     """
 
     work_id: uuid.UUID

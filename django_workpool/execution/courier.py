@@ -158,7 +158,7 @@ def post_frames(told: Iterable[dict[str, Any]]) -> None:
 
 
 def send(signal: Signal, fields: dict[str, Any], isolation: Isolation) -> None:
-    """Send a signal on this thread, whose state is as before afterwards. Never raises: Django's ``django.dispatch`` logs what receivers do."""
+    """Send a signal on this thread, whose state is as before afterwards. Never raises: what receivers raise, ``django.dispatch`` logs."""
     try:
         with isolation.function("a receiver of a signal"):
             isolation.call(signal.send_robust, (None,), fields)

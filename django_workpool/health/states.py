@@ -160,7 +160,7 @@ class Health:
             pools = [one.pool for one in self.pools if one.reason is reason and reason.is_fault]
             if pools:
                 lines[reason] = f"{shortened(pools)}: {reason}: {_ADVICE[reason]}"
-        return lines or {Reason.NO_LEADER: line for line in self._nobody()}
+        return lines or dict(zip([Reason.NO_LEADER], self._nobody(), strict=False))
 
     def _nobody(self) -> list[str]:
         # Where no pool needs a leader now, the next work will.
