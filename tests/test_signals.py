@@ -366,3 +366,13 @@ def test_a_wedged_pool_is_told_of_by_a_real_process(main_process: StartMain) -> 
     assert part(told, "pool", "reason", "thread") == ("imports", "wedged", "workpool-signals") and int(told["seconds"]) >= 5
     assert told["error"] != ""
     assert result(waits).kind == "success"
+
+
+def test_the_manual_tells_of_each_signal_and_its_arguments() -> None:
+    text = (Path(signals.__file__).parents[1] / "README.md").read_text()
+    lines = {name: line for line in text.splitlines() for name in vars(signals) if line.startswith(f"| `{name}` |")}
+    assert set(lines) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    told = {"work_enqueued": "pool work_ids name function kind using", "work_started": "pool work_id name function kind attempt"}
+    told |= {"work_completed": "pool work_id name function kind attempts status error", "pool_wedged": "pool reason error seconds"}
+    for name, arguments in told.items():
+        assert all(f"`{argument}`" in lines[name] for argument in arguments.split()), name
