@@ -193,6 +193,7 @@ def test_the_courier_stays_as_long_as_somebody_may_have_something_to_tell(connec
 
     def feed(stop: threading.Event) -> None:
         stop.wait()
+        courier.post(signals.pool_wedged, number=0)
         time.sleep(0.2)
         courier.post(signals.pool_wedged, number=1)
 
@@ -201,7 +202,7 @@ def test_the_courier_stays_as_long_as_somebody_may_have_something_to_tell(connec
     feeder.start()
     wait_until(lambda: courier._delivering and courier._feeding)
     stop.set()
-    assert (feeder.join(10), service.join(5), told) == (True, True, [1])
+    assert (feeder.join(10), service.join(5), told) == (True, True, [0, 1])
 
 
 def test_a_pool_whose_iterations_fail_is_told_of_as_wedged(monkeypatch: pytest.MonkeyPatch, connect: Connect) -> None:
@@ -327,6 +328,14 @@ def test_a_child_process_that_dies_is_told_of(main_process: StartMain) -> None:
     result(Workpool().using(name="dies", retry=False).enqueue(die, "exit"))
     (told,) = heard("work_completed", "dies")
     assert (told["status"], told["error"]) == ("failed", "worker process lost (exit code 0)")
+
+
+def test_an_executor_of_others_sends_started_where_it_runs_the_function(main_process: StartMain) -> None:
+    main = start(main_process, "record", "--executor", "tests.works.executors.process_pool")
+    result(Workpool().using(name="there").enqueue(where, "x"))
+    (started,), (completed,) = heard("work_started", "there"), heard("work_completed", "there")
+    assert started["pid"] != str(main.process.pid) == completed["pid"]
+    assert (completed["status"], completed["work_id"]) == ("success", started["work_id"])
 
 
 def test_a_receiver_that_hangs_keeps_neither_works_nor_the_end(main_process: StartMain, tmp_path: Path) -> None:
