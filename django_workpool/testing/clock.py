@@ -4,6 +4,7 @@ The one clock of a pool is its database's, and all statements ask ``Database`` f
 this process. Python's clock and the database's own stay as they are, so functions see the real time.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from django.utils import timezone
 
 from .. import conf
 from ..database import database
+from ..segments import ceil_segment, segment_ms
 
 _MS = timedelta(milliseconds=1)
 
@@ -45,7 +47,7 @@ def travel(to: timedelta | datetime | float) -> Iterator[None]:
             database(alias).ahead_ms -= ms
 
 
-def _distance_ms(alias: str, to: timedelta | datetime | float) -> float:
+def _distance_ms(alias: str, to: timedelta | datetime | float) -> int:
     if isinstance(to, datetime):
         if timezone.is_naive(to):
             if settings.USE_TZ:
@@ -60,5 +62,6 @@ def _distance_ms(alias: str, to: timedelta | datetime | float) -> float:
         raise ValueError(f"travel() takes a timedelta, seconds or a datetime, not {type(to).__name__}: {to!r}.")
     if not 0 <= ms < 1e14:
         raise ValueError(f"travel() goes on in time only: {to!r} is {ms / 1000:,.1f} seconds from the pool's present.")
-    # Segments are 100 ms: a moment at which something is due is reached, not missed by a fraction.
-    return float(ms)
+    # Up to the next segment: what is due at that moment is to be due by then. In whole milliseconds, so that the way back is exact.
+    now = database(alias).clock_ms()
+    return math.ceil(segment_ms(ceil_segment(now + ms)) - now)

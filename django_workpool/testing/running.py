@@ -1,5 +1,6 @@
 """``run_work``: run what was enqueued, here and now."""
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -125,17 +126,17 @@ def _refuse_endless(stages: list[Stage], ran: list[RanWork], most: int) -> None:
 
 def _wait(stages: list[Stage], stack: ExitStack) -> bool:
     """Move the time on to the next retry, until the end of the call; return whether there is one."""
-    waits = [(segment_ms(segment) - stage.db.clock_ms(), stage) for stage in stages if (segment := _next_retry(stage)) is not None]
+    waits = [segment_ms(segment) - stage.db.clock_ms() for stage in stages if (segment := _next_retry(stage)) is not None]
     if not waits:
         return False
-    ms, _ = min(waits, key=lambda one: one[0])
+    ms = max(0, math.ceil(min(waits)))
     for stage in stages:
-        stage.db.ahead_ms += max(ms, 0.0)
-        stack.callback(_back, stage, max(ms, 0.0))
+        stage.db.ahead_ms += ms
+        stack.callback(_back, stage, ms)
     return True
 
 
-def _back(stage: Stage, ms: float) -> None:
+def _back(stage: Stage, ms: int) -> None:
     stage.db.ahead_ms -= ms
 
 
