@@ -24,7 +24,7 @@ from django_workpool.models import (
     Work,
     Worker,
 )
-from django_workpool.testing import EndlessWork, RanWork, WorkFailed, WorkpoolTestMixin, arun_work, run_work
+from django_workpool.testing import EndlessWork, RanWork, WorkFailed, WorkpoolTestMixin, arun_work, run_work, travel
 
 from . import helped
 from .helped import noted
@@ -278,7 +278,8 @@ class InATestCase(Common, TestCase):
 
     async def test_an_async_test(self) -> None:
         await aenqueue(helped.aadd, 1)
-        await aenqueue(helped.add, 1)
+        await Workpool().using(delay=timedelta(hours=1)).aenqueue(helped.add, 1)
+        self.enterContext(travel(3600))
         assert short(await arun_work()) == [("aadd", "success", 2, "", 1, True), ("add", "success", 2, "", 1, True)]
 
     def test_what_the_last_test_did_is_gone(self) -> None:
@@ -302,6 +303,14 @@ class InATransactionTestCase(Common, TransactionTestCase):
         run_work()
         assert not connection.in_atomic_block
         assert Counter.objects.count() == 1
+
+    def test_an_action_that_leaves_a_block_open_does_not_spoil_the_next_test(self) -> None:
+        enqueue(helped.leave_a_block_open_in_an_action)
+        enqueue(helped.leave_a_block_open)
+        enqueue(helped.count_up, "next")
+        assert [one.kind for one in run_work()] == ["success", "failed", "success"]
+        assert (connection.in_atomic_block, connection.savepoint_ids) == (False, [])
+        assert list(Counter.objects.values_list("name", flat=True)) == ["next"]
 
     def test_the_tables_are_flushed_and_the_pools_rows_are_there_again(self) -> None:
         assert [model._default_manager.count() for model in (*HOT, Archive, Attempt, Worker)] == [0] * 8

@@ -1,8 +1,10 @@
 """The clock, what is enqueued, assertions about it, and the eager mode."""
 
+import dataclasses
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
@@ -11,11 +13,14 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 from django.utils import timezone
 
-from django_workpool import InvalidWork, RetryBehavior, UnknownPool, UnregisteredFunction, Workpool, aenqueue, call, enqueue
+from django_workpool import InvalidWork, RetryBehavior, UnknownPool, UnregisteredFunction, Workpool, aenqueue, call, enqueue, testing
 from django_workpool.database import database
 from django_workpool.models import Archive, Attempt, PendingStart, RunningWork, Work
 from django_workpool.testing import (
+    EnqueuedWork,
+    RanWork,
     WorkpoolTester,
+    WorkpoolTestMixin,
     assert_enqueued,
     assert_not_enqueued,
     capture_work,
@@ -335,3 +340,14 @@ def test_the_fixture(workpool: WorkpoolTester) -> None:
     enqueue(helped.mark, 1)
     assert [one.kind for one in workpool.run_work()] == ["success"]
     workpool.assert_enqueued(helped.mark, 1)
+
+
+def test_the_manual_names_each_helper() -> None:
+    manual = (Path(__file__).parents[1] / "README.md").read_text()
+    for name in testing.__all__:
+        assert f"`{name}" in manual or name in ("WorkFailed", "RanWork", "EnqueuedWork", "WorkpoolTester"), name
+    for record in (RanWork, EnqueuedWork):
+        for field in dataclasses.fields(record):
+            assert f"`{field.name}`" in manual, field.name
+    for name in ("run_work", "arun_work", "capture_work", "enqueued", "assert_enqueued", "assert_not_enqueued", "travel", "eager"):
+        assert hasattr(WorkpoolTester, name) and hasattr(WorkpoolTestMixin, name)

@@ -53,7 +53,9 @@ class Stage:
         self._memories: list[PoolMemory] = []
         self._here = Here()
         self._written: list[Attempted] = []
-        self._performer = Performer(using, workers.host_name(), self._written.append, _refuse, _ignore, lambda: True)
+        self._performer = Performer(
+            using, worker=workers.host_name(), write=self._written.append, aside=_refuse, done=_ignore, is_stopping=lambda: True
+        )
         self._known: dict[str, str] = {}
 
     @contextmanager
