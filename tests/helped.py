@@ -148,6 +148,11 @@ def order_more(priorities: list[int]) -> None:
 
 
 @action
+def order_late() -> None:
+    Workpool().enqueue("tests.helped_late.late", "enqueued by a work")
+
+
+@action
 def mark(key: object) -> None:
     note("ran", key)
 

@@ -1,5 +1,6 @@
 """``run_work`` inside a test: real rows, real iterations, on the test's own connection and thread."""
 
+import sys
 import threading
 import uuid
 from datetime import timedelta
@@ -180,6 +181,25 @@ class Common:
         enqueue(helped.mark, "paused")
         assert run_work(retries=True) == []
         assert Work.objects.count() == 1
+
+    def test_a_paused_pool_is_not_waited_for(self) -> None:
+        enqueue(helped.fail_until, 5)
+        run_work()
+        Workpool().configure(max_parallelism=0)
+        assert run_work(retries=True) == []
+        assert Work.objects.get().attempts == 1
+
+    def test_functions_are_known_as_soon_as_their_modules_are_imported(self) -> None:
+        def forget() -> None:
+            sys.modules.pop("tests.helped_late", None)
+
+        self.addCleanup(forget)  # type: ignore[attr-defined]
+        forget()
+        enqueue(helped.order_late)
+        assert [one.value for one in run_work()] == [None, "enqueued by a work"]
+        enqueue("tests.helped_late.late", "enqueued before")
+        forget()
+        assert [one.value for one in run_work()] == ["enqueued before"]
 
     def test_it_goes_on_only_so_long(self) -> None:
         enqueue(helped.go_on_for_ever, 0)

@@ -152,6 +152,16 @@ def test_enqueued_reads_the_rows() -> None:
         enqueued(pool="nowhere")
 
 
+def test_calls_of_on_complete_are_not_what_was_enqueued() -> None:
+    work_id = Workpool().using(on_complete=helped.ended_badly).enqueue(helped.add, 1)
+    run_work()
+    assert Work.objects.get().callback_of == work_id
+    assert [one.work_id for one in enqueued()] == [work_id]
+    run_work(retries=True)
+    assert Archive.objects.count() == 2
+    assert [one.work_id for one in enqueued()] == [work_id]
+
+
 def test_capture_takes_what_the_block_enqueues() -> None:
     enqueue(helped.mark, "before")
     with capture_work() as captured:
