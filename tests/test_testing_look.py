@@ -361,3 +361,14 @@ def test_the_manual_names_each_helper() -> None:
             assert f"`{field.name}`" in manual, field.name
     for name in ("run_work", "arun_work", "capture_work", "enqueued", "assert_enqueued", "assert_not_enqueued", "travel", "eager"):
         assert hasattr(WorkpoolTester, name) and hasattr(WorkpoolTestMixin, name)
+
+
+def test_what_a_pool_does_not_keep_is_told_all_the_same(settings: Any) -> None:
+    settings.WORKPOOLS = {"default": {"FUNCTIONS": ["tests"], "RETENTION": timedelta(0)}}
+    enqueue(helped.add, 1)
+    enqueue(helped.count_and_fail, "x")
+    enqueue(helped.return_a_set)
+    ran = run_work()
+    assert [(one.kind, one.value, one.error) for one in ran[:2]] == [("success", 2, ""), ("failed", None, "after a change")]
+    assert (ran[2].kind, bool(ran[2].error)) == ("failed", True)
+    assert (Archive.objects.count(), Attempt.objects.count(), enqueued()) == (0, 0, [])
