@@ -21,6 +21,7 @@ from django_workpool.models import InternalState, PendingStart, Work
 from django_workpool.runner import troubles
 from django_workpool.runner.service import Service
 from django_workpool.settle import success
+from django_workpool.testing import run_work
 from django_workpool.types import Attempted, Outcome
 
 from .conftest import MainProcess, StartMain
@@ -110,6 +111,25 @@ def test_nobody_who_listens_costs_nothing_and_somebody_one_savepoint_a_call(conn
     receiver = lambda sender, **kwargs: sends.append(len(kwargs["work_ids"]))  # noqa: E731
     connect(signals.work_enqueued, receiver)
     assert (statements() - unheard, sends) == (2, [2500])
+
+
+@pytest.mark.django_db
+def test_receivers_are_told_in_the_tests_of_a_project(connect: Connect) -> None:
+    told: list[tuple[str, ...]] = []
+    receiver = lambda sender, signal, name, **kwargs: told.append((name, kwargs.get("status", "started")))  # noqa: E731
+    for signal in (signals.work_started, signals.work_completed):
+        connect(signal, receiver)
+    Workpool().using(name="good").enqueue(note)
+    canceled = Workpool().using(name="canceled").enqueue(note)
+    Workpool().cancel(canceled)
+    Workpool().using(name="bad").enqueue(fail)
+    Workpool().using(name="change").enqueue(count_up, "counted")
+    run_work()
+    assert sorted(told) == sorted(
+        [(name, "started") for name in ("good", "bad", "change")]
+        + [("good", "success"), ("canceled", "canceled"), ("bad", "failed"), ("change", "success")]
+    )
+    assert couriers.courier._aside is None
 
 
 # The courier ------------------------------------------------------------------------------------------------------

@@ -132,6 +132,17 @@ class Courier:
             finally:
                 isolation.close()
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Send what is posted inside the block on this thread, at its end: in the tests of a project, where no process runs."""
+        before, self._aside = self._aside, []
+        try:
+            yield
+        finally:
+            posted, self._aside = self._aside, before
+        for notice in posted:
+            notice.signal.send_robust(None, **notice.fields)
+
     # Child processes --------------------------------------------------------------------------------------------
 
     def collect(self) -> list[Notice]:
