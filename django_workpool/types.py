@@ -22,17 +22,17 @@ JSON = None | bool | int | float | str | list[Any] | dict[str, Any]
 Argument = None | bool | int | float | str | list[Any] | tuple[Any, ...] | Mapping[str, Any]
 
 if TYPE_CHECKING:
-    # Checkers bring it along. Without a default, strict ones would ask for the type of each context.
+    # Checkers bring it along. Without a default, strict ones would ask for the type of each context, and of each call.
     from typing_extensions import TypeVar
 
     Context_co = TypeVar("Context_co", default=Any, covariant=True)
+    #: Invariant: the function of a call must be the one that is enqueued.
+    Function = TypeVar("Function", bound=Callable[..., Any], default=Any)
 else:
     from typing import TypeVar
 
     Context_co = TypeVar("Context_co", covariant=True)
-
-#: Invariant: the function of a call must be the one that is enqueued.
-Function = TypeVar("Function", bound=Callable[..., Any])
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class FnType(StrEnum):
