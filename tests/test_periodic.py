@@ -18,10 +18,11 @@ from django_workpool.database.parts import one_by_one
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.loop import periodic as phase
 from django_workpool.loop.context import Iteration
+from django_workpool.loop.memory import Depth
 from django_workpool.models import PendingStart, Periodic, Work
 from django_workpool.periodic import aschedule, aunschedule, schedule, unschedule
 from django_workpool.runner.outlook import News, Outlook
-from django_workpool.ticks import SECOND_MS
+from django_workpool.ticks import SECOND_MS, Cron
 
 from .other_session import another_session
 from .states import functions
@@ -77,11 +78,11 @@ def look(loop: Loop, clock: Clock) -> None:
     outlook.plan_ticks({loop.memory.pool: loop.memory}, next_turns)
 
 
-def turn(loop: Loop, clock: Clock, at: float | None = None) -> Iteration:
+def turn(loop: Loop, clock: Clock, at: float | None = None, depth: Depth = Depth.BEHIND) -> Iteration:
     """Look and iterate once, at a time."""
     clock.ms = clock.ms if at is None else at
     look(loop, clock)
-    return loop.iterate()
+    return loop.iterate(depth)
 
 
 def ticks() -> list[str]:
@@ -209,12 +210,13 @@ def test_the_async_twins() -> None:
 # What the leader does -------------------------------------------------------------------------------------------
 
 
-def test_a_tick_is_enqueued_once_and_starts_in_the_same_iteration(clock: Clock) -> None:
+@pytest.mark.parametrize("depth", list(Depth))
+def test_a_tick_is_enqueued_once_and_starts_in_the_same_iteration(clock: Clock, depth: Depth) -> None:
     loop = Loop()
     schedule("p", functions.act, cron="*/5 * * * *", args=[3], time_zone="UTC", priority=2)
     turn(loop, clock)
     assert (row().next_ms, row().last_ms, Work.objects.count()) == (NOON + 5 * MINUTE, None, 0)
-    it = turn(loop, clock, NOON + 5 * MINUTE)
+    it = turn(loop, clock, NOON + 5 * MINUTE, depth)
     (work,) = Work.objects.all()
     assert work.name == "p @ 2027-06-01T12:05:00+00:00"
     assert (work.func_path, work.fn_type, json.loads(work.arguments)["args"], work.priority) == (
@@ -353,6 +355,7 @@ LATER = 5 * MINUTE + phase.MISSED_MS + 1
         ("all", 15 * MINUTE + SECOND, ["12:05", "12:10", "12:15"]),
         ("last", 15 * MINUTE + SECOND, ["12:15"]),
         ("skip", 15 * MINUTE + SECOND, ["12:15"]),
+        ("skip", 15 * MINUTE + phase.MISSED_MS, ["12:15"]),
     ],
 )
 def test_what_becomes_of_missed_ticks(loop: Loop, clock: Clock, missed: str, late: float, expected: list[str]) -> None:
@@ -362,6 +365,13 @@ def test_what_becomes_of_missed_ticks(loop: Loop, clock: Clock, missed: str, lat
 @pytest.mark.parametrize("missed", ["all", "last", "skip"])
 def test_each_second_of_a_change_of_the_lead_is_enqueued(loop: Loop, clock: Clock, missed: str) -> None:
     assert missing(loop, clock, missed, 12 * SECOND, "* * * * * *") == [f"2027-06-01T12:00:{second:02}" for second in range(1, 13)]
+
+
+@pytest.mark.parametrize("missed", ["last", "skip"])
+def test_what_is_in_time_is_enqueued_each_though_more_was_missed(loop: Loop, clock: Clock, missed: str) -> None:
+    assert missing(loop, clock, missed, 5 * MINUTE, "*/20 * * * * *") == [
+        f"2027-06-01T12:0{time}" for time in ("4:00", "4:20", "4:40", "5:00")
+    ]
 
 
 def test_millions_of_missed_ticks_become_one(loop: Loop, clock: Clock) -> None:
@@ -504,17 +514,16 @@ def test_a_row_that_cannot_be_worked_out_is_told_once_and_stops_nobody(
 
 
 def test_whatever_the_library_raises_stops_nobody(loop: Loop, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    import cronsim
-
     schedule("p", functions.act, cron="* * * * *", time_zone="UTC")
     work_id = Workpool().enqueue(functions.act, 1)
 
     def raising(*args: Any) -> Any:
         raise AssertionError("what is this")
 
-    monkeypatch.setattr(cronsim, "CronSim", raising)
+    monkeypatch.setattr(Cron, "after", raising)
     it = turn(loop, clock)
     assert events(it) == [("periodic_failed", "ERROR")]
+    assert "what is this" in row().error
     assert Workpool().status(work_id).state == "pending"
 
 
