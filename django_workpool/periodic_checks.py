@@ -6,7 +6,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as Warned
-from django.db import DatabaseError
+from django.db.utils import Error as DatabaseFailed
 
 from . import conf, functions
 from .exceptions import WorkpoolError, WorkpoolSettingsError
@@ -24,7 +24,7 @@ def check_periodic(app_configs: Sequence[AppConfig] | None, databases: Sequence[
         if alias not in (databases or ()):
             return []
         rows = list(Periodic.objects.using(alias).filter(enabled=True).order_by("id")[:ROWS_MAX])
-    except (DatabaseError, WorkpoolSettingsError):
+    except (DatabaseFailed, WorkpoolSettingsError):
         # Before the first migration there is nothing to ask; a database that is away is told of by others.
         return []
     if rows and not is_available():

@@ -78,6 +78,8 @@ class Iteration:
     next_segment: int | None = None
     #: The pool's first periodic tick after now, if that was looked for.
     ticks: tuple[float | None] | None = None
+    #: There are periodic works, but not the library that they need.
+    cannot_tick: bool = False
     #: Set when the report has been emitted, or the state written.
     reported: bool = False
     saved: bool = False

@@ -79,10 +79,9 @@ def tick(it: Iteration) -> None:
         return
     rows = _due(it)
     if rows and not is_available():
-        it.ticks = (None,)
-        if not memory.cannot_tick:
-            it.emit("periodic_failed", "ERROR", error="the library cronsim is not installed: pip install 'django_workpool[cron]'")
-        memory.cannot_tick = True
+        # Asked no more: this leader cannot do it, and has told so.
+        it.ticks, it.cannot_tick = (None,), True
+        it.emit("periodic_failed", "ERROR", error="the library cronsim is not installed: pip install 'django_workpool[cron]'")
         return
     most = max(1, TICKS_MAX // max(1, len(rows)))
     left = [_work_off(it, row, most) for row in rows]
@@ -98,6 +97,7 @@ def remember(it: Iteration) -> None:
     """Take over what has been committed."""
     if it.ticks is not None:
         (it.memory.tick_ms,), it.memory.read_ticks = it.ticks, time.monotonic()
+        it.memory.cannot_tick |= it.cannot_tick
 
 
 def _due(it: Iteration) -> list[Row]:
