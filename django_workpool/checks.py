@@ -18,6 +18,7 @@ from . import conf, health
 from .exceptions import WorkpoolSettingsError
 from .loop.fleet import Fleet, Room
 from .models import Globals, Work
+from .periodic_checks import check_periodic
 
 #: Seconds that a SQLite connection should wait for another writer.
 LEAST_TIMEOUT = 5
@@ -171,5 +172,5 @@ def register_checks() -> None:
     """Register the checks; twice changes nothing."""
     for check in (check_settings, check_direct, check_sqlite, check_connection_pool):
         register(check)
-    for check_rows in (check_health, check_limits, check_migrations):
+    for check_rows in (check_health, check_limits, check_migrations, check_periodic):
         register(check_rows, Tags.database)
