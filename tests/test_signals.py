@@ -326,7 +326,7 @@ def test_a_receiver_that_ends_the_interpreter_ends_nothing(main: MainProcess) ->
 
 def test_mutations_that_share_a_transaction_are_told_of_each(main_process: StartMain) -> None:
     start(main_process, "record", "--threads", "1", "--prefetch", "50")
-    ids = Workpool().using(name="joined").enqueue_many(join, [call(str(number)) for number in range(20)])
+    ids = Workpool().using(name="joined").enqueue_many(join, [call(str(number), "waits") for number in range(20)])
     results(ids)
     assert {one["work_id"] for one in heard("work_completed", "joined", 20)} == {str(one) for one in ids}
     assert {one["work_id"] for one in heard("work_started", "joined", 20)} == {str(one) for one in ids}

@@ -43,10 +43,15 @@ class Performer:
     ) -> None:
         self.using, self.worker, self.write, self.aside, self.done, self.is_stopping = using, worker, write, aside, done, is_stopping
         self._outcomes: dict[int, Outcome] = {}
+        #: Runs that could not share a transaction, and run alone next.
+        self._announced: set[int] = set()
 
     def perform(self, run: Run, isolation: Isolation) -> None:
         """Run a function on this thread; never raises."""
-        announce(run, isolation)
+        if run.token in self._announced:
+            self._announced.discard(run.token)
+        else:
+            announce(run, isolation)
         if run.fn_type in (FnType.MUTATION, FnType.CALLBACK):
             failure = perform_mutation(self.using, self.worker, run, isolation, self.is_stopping)
             if failure is not None:
@@ -76,6 +81,7 @@ class Performer:
         while len(left) > 1 and (ended := perform_together(self.using, self.worker, left, isolation)):
             self.done(*ended)
             left = left[len(ended) :]
+        self._announced.update(run.token for run in left)
         return left
 
     def perform_aside(self, run: Run, isolation: Isolation) -> None:
