@@ -73,6 +73,14 @@ def nap(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@action
+def alone(seconds: float) -> None:
+    """Tell when it begins and when it is about to end."""
+    record("begin")
+    time.sleep(seconds)
+    record("end")
+
+
 @action(retry=True)
 def spin() -> None:
     """Compute without an end."""
