@@ -379,7 +379,7 @@ def test_the_callback_of_a_batch_is_not_canceled_and_is_kept_when_it_fails(setti
     assert (callback.callback_of, callback.batch_id, callback.fn_type) == (filled.id, None, "callback")
     assert (Workpool().cancel(callback.id), filled.cancel()) == (False, 0)
     Workpool().cancel_all()
-    for _ in range(5):
+    while Work.objects.exists():
         PendingStart.objects.update(segment=0)
         for run in runs or loop.settle():
             complete(run, FAILED)
