@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Unpack, 
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
-from . import archive, callbacks, conf, serialization
+from . import archive, callbacks, conf, serialization, settle
 from .batch_values import BatchResult, BatchStatus
 from .database import Database, Due, NewWork, database
 from .database.rows import STANDS
@@ -23,7 +23,6 @@ from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
 from .models import Batch, BatchFailure, InternalState, Work
 from .options import CheckedOptions, EnqueueOptions, Membership, check_options
-from .settle import CALLBACK_RETRY
 from .types import Call, FnType, Lane, ResultKind
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def call_back(db: Database, batch: Batch, ends: dict[str, int]) -> None:
         fn_type=FnType.CALLBACK.value,
         func_path=batch.on_complete,
         name=batch.on_complete,
-        retry=CALLBACK_RETRY,
+        retry=settle.CALLBACK_RETRY,
         callback_of=batch.id,
     )
     db.insert_work(new, [new_work_id()], [arguments], Due())
