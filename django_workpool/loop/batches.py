@@ -44,7 +44,7 @@ def end(it: Iteration) -> None:
     known = it.memory.batches
     if known is None or not (known.over or _may_end(it, known)):
         return
-    rows = it.db.fetch(f"SELECT b.id FROM {{Batch}} b WHERE b.pool = %s AND {OVER} ORDER BY b.id LIMIT {PAGE}", [it.pool])
+    rows = it.db.fetch(f"SELECT b.id FROM {{Batch}} b WHERE b.pool = %s AND {OVER} LIMIT {PAGE}", [it.pool])
     ids = [it.db.read_uuid(batch_id) for (batch_id,) in rows]
     it.again |= len(ids) == PAGE
     it.batches = OpenBatches(max(0, known.open - len(ids)), len(ids) == PAGE)
