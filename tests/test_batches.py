@@ -218,26 +218,28 @@ def test_a_batch_ends_when_the_last_of_its_works_has() -> None:
     with batch(on_complete=batch_ended, on_complete_context=[1]) as filled:
         ids = [filled.enqueue(act), filled.enqueue(act), filled.enqueue(act_retried), filled.enqueue(mutate)]
         ids += [filled.using(on_complete=told).enqueue(act), filled.enqueue(act), filled.using(delay=timedelta(hours=1)).enqueue(act)]
+        called = filled.using(on_complete=told).enqueue(act)
     runs = {run.work_id: run for run in loop.settle()}
     outcomes = [SUCCESS, FAILED, FAILED, SUCCESS, FINAL, RETURNED]
     for work_id, outcome in zip(ids, outcomes, strict=False):
         complete(runs[work_id], outcome)
+    complete(runs[called], SUCCESS)
     assert look(loop) == OpenBatches(1, False)
     back = loop.settle()
     assert [run.work_id for run in back] == [ids[5]], "returned; the retry waits"
     complete(back[0], SUCCESS)
     assert Workpool().cancel(ids[6])
     loop.settle()
-    assert filled.status() == BatchStatus(name="", total=7, unfinished=1, succeeded=3, failed=2, canceled=1, ended=False)
+    assert filled.status() == BatchStatus(name="", total=8, unfinished=1, succeeded=4, failed=2, canceled=1, ended=False)
     assert not Work.objects.filter(fn_type="callback").exists()
     PendingStart.objects.update(segment=0)
     (retried,) = loop.settle()
     complete(retried, SUCCESS)
     finish(loop)
-    assert told_of(filled.id) == ["7 4 2 1 [1]"]
-    assert filled.status() == BatchStatus(name="", total=7, unfinished=0, succeeded=4, failed=2, canceled=1, ended=True)
+    assert told_of(filled.id) == ["8 5 2 1 [1]"]
+    assert filled.status() == BatchStatus(name="", total=8, unfinished=0, succeeded=5, failed=2, canceled=1, ended=True)
     assert dict(BatchFailure.objects.values_list("work_id", "kind")) == {ids[1]: "failed", ids[4]: "failed", ids[6]: "canceled"}
-    assert Archive.objects.filter(batch_id=filled.id).count() == 7
+    assert Archive.objects.filter(batch_id=filled.id).count() == 8
 
 
 def test_an_end_in_the_loop_itself_is_found_in_the_same_iteration() -> None:

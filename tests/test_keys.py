@@ -1,5 +1,6 @@
 """Unique keys: in a pool, one work that has not ended has a key; what is taken is kept, replaced or refused."""
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -240,8 +241,11 @@ def test_an_empty_table_costs_one_statement() -> None:
 def test_a_key_that_a_transaction_holds_is_not_pruned_and_nobody_waits_for_it() -> None:
     take()
     Work.objects.all().delete()
+    began = time.monotonic()
     with another_session(take):
         assert keys.Sweep(USING).prune() is False
+        # The other session lasts until here, or for twice as long.
+        assert time.monotonic() - began < 10
     assert Work.objects.get().id == holder()
     assert keys.Sweep(USING).prune() is False
     assert Work.objects.get().id == holder()
