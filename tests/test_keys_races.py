@@ -91,7 +91,7 @@ def test_works_with_one_key_never_run_beside_each_other(main_process: StartMain)
     wait_for_quiet()
     events = list(Event.objects.filter(name__in=("begin", "end")).order_by("at").values_list("name", flat=True))
     assert events == ["begin", "end"] * len(taken)
-    assert len(taken) > 5
+    assert len(taken) > 2
 
 
 def waiting_for(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
