@@ -11,7 +11,6 @@ from django_workpool.models import Archive, Batch, BatchFailure, Work
 
 from .conftest import StartMain
 from .live import PATIENCE, left_over, results, running, texts, times, wait_for_quiet, wait_until
-from .states.functions import act
 from .works import apps
 from .works.tasks import batch_breaks, batch_ended, end_at, fail, fail_once, hold, nap, note
 from .works.tasks import ended as work_ended
@@ -106,7 +105,7 @@ def test_kills_at_any_moment(main_process: StartMain) -> None:
         mains.append(main_process(env=quick))
         mains[-1].wait_for("process_started", PATIENCE)
         with batch(on_complete=batch_ended) as filled:
-            filled.using(retry=True).enqueue_many(act, [call(number) for number in range(20)])
+            filled.using(retry=True).enqueue_many(nap, [call(0)] * 20)
         wait_until(lambda filled=filled: not Work.objects.filter(batch_id=filled.id).exists(), poll=0.001)
         mains.pop(0).kill()
         ids.append(filled.id)
@@ -119,9 +118,9 @@ def test_a_batch_of_ten_thousand_is_drained_with_its_callback(main_process: Star
     """Nothing is kept of its works; the process ends by itself, and not before the callback."""
     Workpool().configure(max_parallelism=200)
     with batch(on_complete=batch_ended, name="many") as filled:
-        filled.enqueue_many(act, [call(number) for number in range(9_900)])
+        filled.enqueue_many(nap, [call(0)] * 9_900)
         filled.enqueue_many(fail, [call()] * 50)
-        filled.using(priority=-1).enqueue_many(act, [call()] * 50)
+        filled.using(priority=-1).enqueue_many(nap, [call(0)] * 50)
     canceled = Work.objects.filter(batch_id=filled.id, priority=-1).values_list("id", flat=True)
     assert [Workpool().cancel(one) for one in canceled] == [True] * 50
     main = main_process("--drain", "--prefetch", "500", env={"DJANGO_SETTINGS_MODULE": "tests.works.settings_forgetful"})
