@@ -1,4 +1,7 @@
-"""The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name."""
+"""The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name.
+
+Periodic works are for people to edit: see ``periodic_admin``.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +19,14 @@ from .models import (
     Lead,
     PendingCancelation,
     PendingStart,
+    Periodic,
     RunningWork,
     RunStatus,
     UniqueKey,
     Work,
     Worker,
 )
+from .periodic_admin import PeriodicAdmin
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -182,3 +187,6 @@ class LeadAdmin(ReadOnly):
 
     list_display = ("owner", "term", "expires_ms")
     ordering = ("id",)
+
+
+admin.site.register(Periodic, PeriodicAdmin)

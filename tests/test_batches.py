@@ -36,13 +36,14 @@ from django_workpool.loop.memory import OpenBatches
 from django_workpool.models import Archive, Batch, BatchFailure, InternalState, PendingCancelation, PendingStart, Work
 from django_workpool.runner.drain import is_drained
 from django_workpool.runner.outlook import Queues
+from django_workpool.testing import run_work
 from django_workpool.types import Lane, Run
 
 from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Loop, complete
 from .states.functions import act, act_retried, mutate, told
 from .states.rows import POOL, USING
 from .works.models import Event
-from .works.tasks import batch_breaks, batch_ended, ended
+from .works.tasks import batch_breaks, batch_ended, ended, fail, note
 
 pytestmark = pytest.mark.django_db
 
@@ -392,6 +393,14 @@ def test_the_callback_of_a_batch_is_not_canceled_and_is_kept_when_it_fails(setti
     assert Batch.objects.get().ended is not None
     assert batches.prune(USING, POOL) == 1
     assert (Batch.objects.count(), Archive.objects.count()) == (0, 1)
+
+
+def test_a_project_s_test_runs_a_batch_and_its_callback() -> None:
+    with batch(on_complete=batch_ended, on_complete_context="here") as filled:
+        filled.enqueue_many(note, [call(str(number)) for number in range(3)])
+        filled.enqueue(fail)
+    assert len(run_work()) == 5
+    assert told_of(filled.id) == ["4 3 1 0 here"]
 
 
 # The look ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..database import database
 from ..types import Attempted
-from . import batches, cancelations, completions, fence, recovery, starts, state
+from . import batches, cancelations, completions, fence, periodic, recovery, starts, state
 from .context import Iteration
 from .fleet import Fleet
 from .memory import PoolMemory
@@ -43,6 +43,7 @@ def run_iteration(
         cancelations.cancel(it)
         recovery.recover(it)
         batches.end(it)
+        periodic.tick(it)
         starts.start(it)
         state.keep(it)
     _remember(it)
@@ -70,4 +71,5 @@ def _remember(it: Iteration) -> None:
         memory.batches = it.batches
     if it.ahead is not None:
         memory.ahead = it.ahead
+    periodic.remember(it)
     state.remember(it)
