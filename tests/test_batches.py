@@ -36,7 +36,7 @@ from django_workpool.loop.memory import OpenBatches
 from django_workpool.models import Archive, Batch, BatchFailure, InternalState, PendingCancelation, PendingStart, Work
 from django_workpool.runner.drain import is_drained
 from django_workpool.runner.outlook import Queues
-from django_workpool.testing import run_work
+from django_workpool.testing import eager, run_work
 from django_workpool.types import Lane, Run
 
 from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Loop, complete
@@ -401,6 +401,19 @@ def test_a_project_s_test_runs_a_batch_and_its_callback() -> None:
         filled.enqueue(fail)
     assert len(run_work()) == 5
     assert told_of(filled.id) == ["4 3 1 0 here"]
+
+
+@pytest.mark.parametrize("kind", [note, None])
+def test_works_that_a_project_s_test_runs_inside_of_the_block_count(kind: Any) -> None:
+    with batch(on_complete=batch_ended, on_complete_context="eager") as filled:
+        with eager():
+            filled.enqueue(note, "eager")
+            filled.enqueue(fail)
+        if kind is not None:
+            filled.enqueue(kind, "later")
+    assert (Batch.objects.get().ended is None) == (kind is not None)
+    run_work()
+    assert told_of(filled.id) == ["2 1 1 0 eager" if kind is None else "3 2 1 0 eager"]
 
 
 # The look ---------------------------------------------------------------------------------------------------------------
