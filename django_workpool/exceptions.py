@@ -9,6 +9,7 @@ WorkpoolError
 ├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
 │   └── UnstorableResult (ValueError)     a return value that JSON cannot carry
 ├── WorkCanceled           stands for the result of canceled work
+├── WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored   stand for attempts that failed without an exception of their own
 ├── StaleRun               this run no longer owns its work: another one, or nobody, does
 └── StaleGeneration        this process no longer leads
 """
@@ -50,6 +51,31 @@ class UnstorableResult(NonRetryableError, ValueError):
 
 class WorkCanceled(WorkpoolError):
     """The work was canceled before it could succeed or finally fail."""
+
+
+class WorkerLost(WorkpoolError):
+    """The process that ran the attempt died. Never raised: it stands in the rows, like those that follow."""
+
+
+class ExecutorLost(WorkpoolError):
+    """The executor of others to which the attempt was handed did not bring it home."""
+
+
+class Interrupted(WorkpoolError):
+    """The worker was stopped while the attempt ran."""
+
+
+class Conflict(WorkpoolError):
+    """The database's conflicts with other transactions did not end."""
+
+
+class NotStored(WorkpoolError):
+    """The database refused what the attempt had come to."""
+
+
+for _kind in (WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored):
+    # As the rows name them.
+    _kind.__module__ = "django_workpool"
 
 
 class StaleRun(WorkpoolError):
