@@ -30,6 +30,7 @@ from .framework import (
 )
 from .pool import PoolTasks, identify
 from .results import StoredError
+from .signals import send
 from .task import work_options
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class WorkpoolImmediateBackend(PoolTasks, ImmediateBackend):
         behavior = RetryBehavior.from_json(serialization.decode(retry)) if retry else RetryBehavior(max_attempts=1)
         identify(result, new_work_id())
         _keep(result)
-        task_enqueued.send_robust(type(self), task_result=result)
+        send(task_enqueued, self, result)
         while not self._attempt(result, behavior.max_attempts, options):
             pass
         return result
@@ -94,7 +95,7 @@ class WorkpoolImmediateBackend(PoolTasks, ImmediateBackend):
         now = timezone.now()
         _set(result, status=TaskResultStatus.RUNNING, started_at=result.started_at or now, last_attempted_at=now)
         result.worker_ids.append(self.worker_id)
-        task_started.send_robust(type(self), task_result=result)
+        send(task_started, self, result)
         args = (TaskContext(task_result=result), *result.args) if result.task.takes_context else result.args
         final = False
         try:
@@ -129,7 +130,7 @@ class WorkpoolImmediateBackend(PoolTasks, ImmediateBackend):
             except Exception:
                 # As with the pool: the work has ended all the same.
                 logger.exception("the on_complete of task %s raised", result.id)
-        task_finished.send_robust(type(self), task_result=result)
+        send(task_finished, self, result)
 
 
 def _as_stored(result: "TaskResult[Any, Any]") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..plain import shown
 from .framework import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultStatus, task_enqueued
 from .results import moment, read_result
 from .runs import TaskAdapter
+from .signals import send
 from .task import WorkpoolTask, check_declared, check_options, extra_options, invalid_task, plain_options, work_options
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class WorkpoolBackend(PoolTasks):
         """
         pool, result = self.accept(task, args, kwargs)
         identify(result, pool.enqueue(task.func, *result.args, **result.kwargs))
-        task_enqueued.send_robust(type(self), task_result=result)
+        send(task_enqueued, self, result)
         return result
 
     def get_result(self, result_id: Any) -> "TaskResult[Any, Any]":

@@ -26,6 +26,7 @@ from .framework import (
     task_started,
 )
 from .results import Found, StoredError, make_result, read_attempts
+from .signals import asend, send
 from .task import task_of
 
 logger = logging.getLogger("django_workpool.backend")
@@ -65,7 +66,7 @@ class TaskRun:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         result = self._result = self._read()
-        _send(task_started, self._backend, result)
+        send(task_started, self._backend, result)
         try:
             return self._checked(self._task.func(*self._arguments(result, args), **kwargs))
         finally:
@@ -74,7 +75,7 @@ class TaskRun:
     async def _call_async(self, *args: Any, **kwargs: Any) -> Any:
         result = self._result = await sync_to_async(self._read)()
         try:
-            await task_started.asend_robust(type(self._backend), task_result=result)
+            await asend(task_started, self._backend, result)
             return self._checked(await self._task.func(*self._arguments(result, args), **kwargs))
         finally:
             self._context = contextvars.copy_context()
@@ -104,7 +105,7 @@ class TaskRun:
             result.errors.append(StoredError(exception_class_path=failure.class_path, traceback=text))
         _set(result, status=TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED, finished_at=finished_at)
         context = self._context or contextvars.Context()
-        context.run(_send, task_finished, self._backend, result)
+        context.run(send, task_finished, self._backend, result)
 
     def _read(self) -> "TaskResult[Any, Any]":
         """Return the result of the attempt that begins."""
@@ -146,10 +147,6 @@ def backend_for(task: "Task[Any, Any]", queue: str) -> BaseTaskBackend:
         if isinstance(backend, WorkpoolBackend) and (not backend.queues or queue in backend.queues):
             return backend
     return WorkpoolBackend(task.backend, {})
-
-
-def _send(signal: Any, backend: BaseTaskBackend, result: "TaskResult[Any, Any]") -> None:
-    signal.send_robust(type(backend), task_result=result)
 
 
 def _set(result: "TaskResult[Any, Any]", **values: Any) -> None:
