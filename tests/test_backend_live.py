@@ -210,6 +210,19 @@ def test_a_task_is_enqueued_in_the_transaction_of_the_caller() -> None:
         gone.refresh()
 
 
+def test_the_higher_priority_starts_first() -> None:
+    pool = Workpool("imports")
+    pool.configure(max_parallelism=0)
+    task = background.note_order.using(queue_name="imports")
+    results = [task.using(priority=priority).enqueue(str(priority)) for priority in (-100, 0, 7, 100, 3)]
+    pool.configure(max_parallelism=1)
+    for result in results:
+        ended(result)
+    pool.configure(max_parallelism=10)
+    order = [event.key for event in Event.objects.filter(name="order").order_by("id")]
+    assert order == ["100", "7", "3", "0", "-100"]
+
+
 def test_run_after_is_held(live: Live) -> None:
     due = timezone.now() + timedelta(seconds=1)
     found = ended(background.noop.using(run_after=due).enqueue())
