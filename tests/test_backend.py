@@ -424,3 +424,35 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     assert "Unknown option never" in run_alone(code)
+
+
+MEET = """
+import sys
+{blocked}
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django_workpool"], TASKS={{"default": {{"BACKEND": "{backend}"}}}},
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+)
+import django
+try:
+    django.setup()
+    print("django_workpool.backend" in sys.modules)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "blocked", "told"),
+    [
+        (OURS, False, "True"),
+        ("project.of.mine.SubclassPerhaps", False, "True"),
+        (f"{framework().__name__}.backends.immediate.ImmediateBackend", False, "False"),
+        (OURS, True, "pip install 'django_workpool[tasks]'"),
+        ("project.of.mine.SubclassPerhaps", True, "False"),
+    ],
+)
+def test_a_worker_knows_tasks_only_where_they_may_come(name: str, blocked: bool, told: str) -> None:
+    block = 'sys.modules["django.tasks"] = sys.modules["django_tasks"] = None' if blocked else ""
+    assert told in run_alone(MEET.format(backend=name, blocked=block))
