@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from django_workpool import RetryBehavior, UnregisteredFunction, Workpool, functions, mutation
 from django_workpool.backend import WorkpoolBackend, WorkpoolTask, with_options
+from django_workpool.backend.task import changed
 from django_workpool.models import PendingStart, Work
 from tests.background import framework
 from tests.background import tasks as background
@@ -343,10 +344,12 @@ def test_a_worker_finds_a_task_that_was_declared_for_another_alias(unknown: None
 
 
 class Pretender:
-    """Answers to everything, and says that it is a Task."""
+    """Says that it is a Task."""
 
-    func = staticmethod(plain)
     takes_context = False
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
 
     @property
     def __class__(self) -> Any:
@@ -356,11 +359,25 @@ class Pretender:
     def __class__(self, value: Any) -> None: ...
 
 
-pretender = Pretender()
+def pretender() -> None:
+    """Be replaced."""
+
+
+class Odd:
+    """Has a path, and does what it likes when it is called."""
+
+    __module__ = __name__
+    __qualname__ = "no_function"
+
+    def __call__(self) -> None: ...
+
+
+pretender = Pretender(pretender)  # type: ignore[assignment]
+no_function = changed(noop, func=Odd())
 other_name = elsewhere
 
 
-@pytest.mark.parametrize("name", ["pretender", "other_name", "plain"])
+@pytest.mark.parametrize("name", ["pretender", "no_function", "other_name", "plain"])
 def test_nothing_else_is_taken_for_a_task(unknown: None, name: str) -> None:
     with pytest.raises(UnregisteredFunction, match="is not registered"):
         functions.resolve(f"{__name__}.{name}", functions.WORK_KINDS)
