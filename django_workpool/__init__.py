@@ -5,7 +5,6 @@ These are the public names; everything else is internal. Importing them needs no
 
 import typing as _typing
 
-from . import exceptions as _exceptions
 from .exceptions import InvalidWork, NonRetryableError, UnknownPool, UnregisteredFunction, WorkCanceled, WorkpoolError
 from .functions import action, mutation, on_complete, query
 from .types import OnCompleteArgs, RetryBehavior, RunResult, Status
@@ -36,13 +35,13 @@ __all__ = [
 
 # They lead to the models, which need settings and loaded apps.
 _LATE = frozenset({"Workpool", "aenqueue", "call", "enqueue"})
-# What failed attempts are called in the rows, so that their classes are found there; for code they are in ``exceptions``.
-_STORED = frozenset({"Conflict", "ExecutorLost", "Interrupted", "NotStored", "WorkerLost"})
 
 
 def __getattr__(name: str) -> _typing.Any:
     if name in _STORED:
-        return getattr(_exceptions, name)
+        from . import exceptions
+
+        return getattr(exceptions, name)
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import pools
@@ -53,3 +52,7 @@ def __getattr__(name: str) -> _typing.Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LATE})
+
+
+# What failed attempts are called in the rows, so that their classes are found here; for code they are in ``exceptions``.
+_STORED = frozenset({"Conflict", "ExecutorLost", "Interrupted", "NotStored", "WorkerLost"})

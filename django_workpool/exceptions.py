@@ -9,9 +9,10 @@ WorkpoolError
 ├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
 │   └── UnstorableResult (ValueError)     a return value that JSON cannot carry
 ├── WorkCanceled           stands for the result of canceled work
-├── WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored   stand for attempts that failed without an exception of their own
 ├── StaleRun               this run no longer owns its work: another one, or nobody, does
 └── StaleGeneration        this process no longer leads
+
+And WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored, which stand for attempts that failed without an exception of their own.
 """
 
 from django.core.exceptions import ImproperlyConfigured
@@ -53,6 +54,14 @@ class WorkCanceled(WorkpoolError):
     """The work was canceled before it could succeed or finally fail."""
 
 
+class StaleRun(WorkpoolError):
+    """The run lost its work (recovered, or completed before): what it did must be rolled back."""
+
+
+class StaleGeneration(WorkpoolError):
+    """Another process took the lead: this one must write nothing more."""
+
+
 class WorkerLost(WorkpoolError):
     """The process that ran the attempt died. Never raised: it stands in the rows, like those that follow."""
 
@@ -76,11 +85,3 @@ class NotStored(WorkpoolError):
 for _kind in (WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored):
     # As the rows name them.
     _kind.__module__ = "django_workpool"
-
-
-class StaleRun(WorkpoolError):
-    """The run lost its work (recovered, or completed before): what it did must be rolled back."""
-
-
-class StaleGeneration(WorkpoolError):
-    """Another process took the lead: this one must write nothing more."""

@@ -45,12 +45,12 @@ class Registered:
     path: str
     fn_type: FnType
     is_async: bool
+    #: For a function of a framework: makes what is called in its place.
+    adapter: Adapter | None = None
     #: None: as the call or the pool says.
     retry: Retry = None
     #: How many of its works may share one transaction.
     batch: int = 1
-    #: For a function of a framework: makes what is called in its place.
-    adapter: Adapter | None = None
 
 
 #: Most works of a mutation that share one transaction.
