@@ -25,7 +25,10 @@ class Guest(Protocol):
         """What is called in the function's place, with the stored arguments: a coroutine function if the function is one."""
 
     def ended(self, outcome: Outcome) -> None:
-        """Take note, on the executing thread, that this run's outcome has ended the work: that is committed. May raise anything."""
+        """Take note, on the executing thread, that the work has ended: that is committed. May raise anything.
+
+        ``outcome.kind`` is the work's: "success", "failed" or "canceled".
+        """
 
 
 #: Makes a guest of a run, for a database and for a worker of a name. Must not take long: coroutines wait meanwhile.

@@ -122,6 +122,12 @@ def test_a_failure_and_a_cancelation() -> None:
     assert [error.exception_class for error in found.errors] == [ValueError, WorkCanceled]
     assert (found.errors[1].traceback, found.worker_ids) == ("django_workpool.exceptions.WorkCanceled: canceled\n", ["host:1"])
     assert (found.started_at, found.last_attempted_at) == (at(1), at(1))
+    # It was told so, and has stopped.
+    told = noop.enqueue()
+    attempt(told, 1, "django_workpool.exceptions.WorkCanceled")
+    finish(told, "canceled", 1, error="canceled", worker="host:1")
+    assert [error.traceback for error in get(told).errors] == ["Traceback 1\n"]
+    assert (get(told).worker_ids, get(told).attempts) == (["host:1"], 1)
     # Nobody knew its function.
     attempt(never, 1, "django_workpool.exceptions.UnregisteredFunction", worker="", started=None)
     finish(never, "failed", 1, error="text 1", started=None, worker="")

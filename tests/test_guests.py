@@ -71,8 +71,7 @@ def run_of(text: str, token: int = 1) -> Run:
 
 def completed(run: Run, outcome: Outcome, follow: Follow = Follow.END) -> Completed:
     """Return what has been committed."""
-    kind = ResultKind.SUCCESS if outcome.kind == "success" else ResultKind.FAILED
-    return Completed(run=run, verdict=Verdict(follow, kind, 1, 0, outcome.value, outcome.failure))
+    return Completed(run=run, verdict=Verdict(follow, ResultKind(outcome.kind), 1, 0, outcome.value, outcome.failure))
 
 
 def attempt(guests: Guests, run: Run) -> Outcome:

@@ -29,7 +29,7 @@ from .framework import (
     task_started,
 )
 from .pool import PoolTasks, identify
-from .results import StoredError
+from .results import stored_error
 from .signals import send
 from .task import work_options
 
@@ -107,8 +107,7 @@ class WorkpoolImmediateBackend(PoolTasks, ImmediateBackend):
             raise
         except BaseException as error:
             failure = describe(error, keep=True)
-            text = failure.traceback or f"{failure.class_path}: {failure.text}\n"
-            result.errors.append(StoredError(exception_class_path=failure.class_path, traceback=text))
+            result.errors.append(stored_error(failure))
             if not final and failure.retryable and result.attempts < most:
                 _set(result, status=TaskResultStatus.READY)
                 return False

@@ -18,7 +18,7 @@ from ..adapters import standing_at
 from ..allowed import is_allowed
 from ..functions import WORK_KINDS, resolve
 from ..ids import parse_work_id, time_of
-from ..types import FnType, Follow, ResultKind
+from ..types import Failure, FnType, Follow, ResultKind
 from .framework import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from .task import changed, task_of
 
@@ -103,7 +103,7 @@ def make_result(alias: str, work_id: uuid.UUID, found: Found, failed: "Sequence[
     enqueued = found.created if enqueued_at is None else moment(enqueued_at)
     errors: list[TaskError] = [_error(one) for one in failed[-ERRORS_MAX:]]
     if found.canceled is not None:
-        errors.append(StoredError(exception_class_path=WORK_CANCELED, traceback=f"{WORK_CANCELED}: {found.canceled}\n"))
+        add_canceled(errors, found.canceled)
     succeeded = found.status == TaskResultStatus.SUCCESSFUL
     missing = found.attempts - succeeded - len(failed)
     # A work whose function nobody knew has failed without a worker.
@@ -129,6 +129,19 @@ def make_result(alias: str, work_id: uuid.UUID, found: Found, failed: "Sequence[
     if succeeded:
         object.__setattr__(result, "_return_value", serialization.decode(found.value))
     return result
+
+
+def add_canceled(errors: list[TaskError], reason: str) -> None:
+    """Let the last of the errors say that the work was canceled."""
+    # A function that was told so may have raised it itself.
+    if not errors or errors[-1].exception_class_path != WORK_CANCELED:
+        errors.append(StoredError(exception_class_path=WORK_CANCELED, traceback=f"{WORK_CANCELED}: {reason}\n"))
+
+
+def stored_error(failure: Failure) -> StoredError:
+    """Return what an attempt has raised as the rows will tell it."""
+    text = failure.traceback or f"{failure.class_path}: {failure.text}\n"
+    return StoredError(exception_class_path=failure.class_path, traceback=text)
 
 
 def moment(seconds: float) -> datetime:

@@ -25,7 +25,7 @@ from .framework import (
     task_finished,
     task_started,
 )
-from .results import Found, StoredError, make_result, read_attempts
+from .results import Found, add_canceled, make_result, read_attempts, stored_error
 from .signals import asend, send
 from .task import task_of
 
@@ -100,9 +100,9 @@ class TaskRun:
         if succeeded:
             _set(result, _return_value=serialization.decode(outcome.value))
         elif outcome.failure is not None:
-            failure = outcome.failure
-            text = failure.traceback or f"{failure.class_path}: {failure.text}\n"
-            result.errors.append(StoredError(exception_class_path=failure.class_path, traceback=text))
+            result.errors.append(stored_error(outcome.failure))
+        if outcome.kind == "canceled":
+            add_canceled(result.errors, outcome.kind)
         _set(result, status=TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED, finished_at=finished_at)
         context = self._context or contextvars.Context()
         context.run(send, task_finished, self._backend, result)

@@ -10,7 +10,7 @@ from ..adapters import Guest
 from ..complete import Completed
 from ..failures import describe, release
 from ..functions import Registered
-from ..types import Failure, FnType, Follow, Outcome, ResultKind, Run
+from ..types import Failure, FnType, Follow, Outcome, Run
 from .calls import prepare
 from .isolation import Isolation
 
@@ -71,8 +71,7 @@ class Guests:
                 guest = adapter(run, self._using, self._worker) if adapter is not None else None
             if guest is not None:
                 verdict = completed.verdict
-                kind = "success" if verdict.kind is ResultKind.SUCCESS else "failed"
-                outcome = Outcome(kind=kind, value=verdict.value, failure=verdict.failure)
+                outcome = Outcome(kind=verdict.kind.value, value=verdict.value, failure=verdict.failure)
                 with isolation.function(f"the end of {run.func_path}"):
                     _live(guest, outcome)
         except BaseException as error:
