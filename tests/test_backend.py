@@ -6,6 +6,8 @@ import json
 import pickle
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -287,6 +289,21 @@ def test_the_signal_comes_in_the_transaction_after_the_insert_and_its_receivers_
         for receiver in (hear, scream):
             signal.disconnect(receiver)
     assert Work.objects.count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_option_that_leads_to_another_work_gives_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = give_back.using(priority=5).enqueue("first")
+    heard: list[Any] = []
+    signal = framework("signals").task_enqueued
+    signal.connect(heard_by := (lambda task_result, **kwargs: heard.append(task_result.args)))
+    try:
+        monkeypatch.setattr("time.time", lambda now=time.time: now() + 1)
+        monkeypatch.setattr(Workpool, "enqueue", lambda *args, **kwargs: uuid.UUID(first.id))
+        assert give_back.enqueue("second") == first
+    finally:
+        signal.disconnect(heard_by)
+    assert heard == []
 
 
 # Checked ----------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """The backend: tasks become works of the pool that is named like their queue."""
 
+import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -11,7 +13,7 @@ from .. import conf, functions
 from ..exceptions import UnregisteredFunction, WorkpoolSettingsError
 from ..ids import time_of
 from ..plain import shown
-from .framework import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultStatus, task_enqueued
+from .framework import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from .results import moment, read_result
 from .runs import TaskAdapter
 from .signals import send
@@ -19,6 +21,9 @@ from .task import WorkpoolTask, check_declared, check_options, extra_options, in
 
 if TYPE_CHECKING:
     from ..pools import Workpool
+
+#: Seconds by which a new id may seem older than it is: it holds fractions of milliseconds.
+TICK = 0.001
 
 
 class PoolTasks(BaseTaskBackend):
@@ -139,7 +144,13 @@ class WorkpoolBackend(PoolTasks):
             TypeError, ValueError: an argument cannot be stored. Nothing has been written.
         """
         pool, result = self.accept(task, args, kwargs)
-        identify(result, pool.enqueue(task.func, *result.args, **result.kwargs))
+        began = time.time()
+        work_id = pool.enqueue(task.func, *result.args, **result.kwargs)
+        identify(result, work_id)
+        if (made := time_of(work_id)) is not None and made < began - TICK:
+            # An option has led to a work that is there already: nothing was enqueued.
+            with suppress(TaskResultDoesNotExist):
+                return self.get_result(work_id)
         send(task_enqueued, self, result)
         return result
 
