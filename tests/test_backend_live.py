@@ -1,6 +1,7 @@
 """Tasks of the framework, run by real processes: results from any process, attempts, context, signals, other executors."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -210,17 +211,23 @@ def test_a_task_is_enqueued_in_the_transaction_of_the_caller() -> None:
         gone.refresh()
 
 
-def test_the_higher_priority_starts_first() -> None:
+def test_the_higher_priority_starts_first(tmp_path: Path) -> None:
+    """Behind one that keeps the only slot until all are there."""
     pool = Workpool("imports")
-    pool.configure(max_parallelism=0)
+    pool.configure(max_parallelism=1)
+    first = background.hold_task.using(queue_name="imports").enqueue(str(tmp_path), "first")
+    wait_until((tmp_path / "begun-first").exists)
     task = background.note_order.using(queue_name="imports")
     results = [task.using(priority=priority).enqueue(str(priority)) for priority in (-100, 0, 7, 100, 3)]
-    pool.configure(max_parallelism=1)
-    for result in results:
-        ended(result)
+    # The loop looks at everything once a second.
+    seen = time.monotonic() + 1.5
+    wait_until(lambda: time.monotonic() > seen)
+    (tmp_path / "go").touch()
+    for result in (first, *results):
+        assert ended(result).status == "SUCCESSFUL"
     pool.configure(max_parallelism=10)
-    order = [event.key for event in Event.objects.filter(name="order").order_by("id")]
-    assert order == ["100", "7", "3", "0", "-100"]
+    order = sorted(results, key=lambda result: result.started_at)
+    assert [result.task.priority for result in order] == [100, 7, 3, 0, -100]
 
 
 def test_run_after_is_held(live: Live) -> None:
