@@ -490,3 +490,31 @@ except ImportError as error:
 def test_a_worker_knows_tasks_only_where_they_may_come(name: str, blocked: bool, told: str) -> None:
     block = 'sys.modules["django.tasks"] = sys.modules["django_tasks"] = None' if blocked else ""
     assert told in run_alone(MEET.format(backend=name, blocked=block))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["third_time", "fail_async", "fail_value", "look_async"])
+def test_the_helpers_for_tests_run_tasks(name: str) -> None:
+    """Inside a test's transaction, on its own thread, with the signals and the context."""
+    from django_workpool.testing import run_work
+
+    heard: list[Any] = []
+
+    def hear(signal: Any, task_result: Any, **kwargs: Any) -> None:
+        heard.append((task_result.status.value, task_result.attempts, repr(sys.exc_info()[1])))
+
+    signals = framework("signals")
+    for signal in (signals.task_started, signals.task_finished):
+        signal.connect(hear)
+    try:
+        result = getattr(background, name).enqueue(*([] if name == "fail_value" else ["k"]))
+        run_work(retries=True, raises=False)
+    finally:
+        for signal in (signals.task_started, signals.task_finished):
+            signal.disconnect(hear)
+    result.refresh()
+    attempts = {"third_time": 3, "fail_async": 2}.get(name, 1)
+    assert (result.attempts, result.is_finished, len(result.errors)) == (attempts, True, attempts - (name in ("third_time", "look_async")))
+    raised = {"fail_async": "LookupError('no k')", "fail_value": "ValueError('This task failed due to ValueError')"}.get(name, "None")
+    running = [("RUNNING", number, "None") for number in range(1, attempts + 1)]
+    assert heard == [*running, (result.status.value, attempts, raised)]
