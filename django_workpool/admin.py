@@ -24,6 +24,7 @@ from .models import (
     Worker,
 )
 from .periodic_admin import PeriodicAdmin
+from .permissions import may_view
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -49,6 +50,10 @@ class ReadOnly(AnyModelAdmin):
             return queryset
         names = {field.name for field in self.model._meta.get_fields()}
         return queryset.defer(*(name for name in PAYLOADS if name in names))
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only the permission to view lets anybody see rows: that to change them has no meaning here."""
+        return may_view(request.user, self.model)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds rows by hand."""
