@@ -47,6 +47,10 @@ _LATE = frozenset({"WorkBatch", "Workpool", "aenqueue", "batch", "call", "enqueu
 
 
 def __getattr__(name: str) -> _typing.Any:
+    if name in _STORED:
+        from . import exceptions
+
+        return getattr(exceptions, name)
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import batches, pools
@@ -57,3 +61,7 @@ def __getattr__(name: str) -> _typing.Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LATE})
+
+
+# What failed attempts are called in the rows, so that their classes are found here; for code they are in ``exceptions``.
+_STORED = frozenset({"Conflict", "ExecutorLost", "Interrupted", "NotStored", "WorkerLost"})

@@ -1,5 +1,7 @@
 """The app: its label, its checks, and the rows of its pools after a migration."""
 
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
@@ -20,7 +22,25 @@ class WorkpoolConfig(AppConfig):
         from .checks import register_checks
 
         register_checks()
+        meet_tasks()
         post_migrate.connect(create_rows, sender=self, dispatch_uid="django_workpool.create_rows")
+
+
+def meet_tasks() -> None:
+    """Let tasks stand for their functions, if TASKS names a backend other than the framework's own: they may be enqueued through it.
+
+    Raises:
+        ImportError: it is ours, and there is no task framework.
+    """
+    from django.conf import settings
+
+    named = [str(alias.get("BACKEND", "")) for alias in (getattr(settings, "TASKS", None) or {}).values()]
+    if any(path.startswith("django_workpool.") for path in named):
+        import_module("django_workpool.backend")
+    elif not all(path.startswith(("django.", "django_tasks.")) for path in named):
+        # It may be a subclass of ours.
+        with suppress(ImportError):
+            import_module("django_workpool.backend")
 
 
 def create_rows(sender: WorkpoolConfig, using: str, **kwargs: Any) -> None:

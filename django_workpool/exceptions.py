@@ -12,6 +12,8 @@ WorkpoolError
 ├── WorkCanceled           stands for the result of canceled work
 ├── StaleRun               this run no longer owns its work: another one, or nobody, does
 └── StaleGeneration        this process no longer leads
+
+And WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored, which stand for attempts that failed without an exception of their own.
 """
 
 import uuid
@@ -69,3 +71,28 @@ class StaleRun(WorkpoolError):
 
 class StaleGeneration(WorkpoolError):
     """Another process took the lead: this one must write nothing more."""
+
+
+class WorkerLost(WorkpoolError):
+    """The process that ran the attempt died. Never raised: it stands in the rows, like those that follow."""
+
+
+class ExecutorLost(WorkpoolError):
+    """The executor of others to which the attempt was handed did not bring it home."""
+
+
+class Interrupted(WorkpoolError):
+    """The worker was stopped while the attempt ran."""
+
+
+class Conflict(WorkpoolError):
+    """The database's conflicts with other transactions did not end."""
+
+
+class NotStored(WorkpoolError):
+    """The database refused what the attempt had come to."""
+
+
+for _kind in (WorkerLost, ExecutorLost, Interrupted, Conflict, NotStored):
+    # As the rows name them.
+    _kind.__module__ = "django_workpool"

@@ -48,7 +48,7 @@ _BECAUSE = "\nThe above exception was the direct cause of the following exceptio
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-def describe(exc: BaseException) -> Failure:
+def describe(exc: BaseException, *, keep: bool = False) -> Failure:
     """Return what ``exc`` says, as text that every database can store. Takes the exception over, and never raises.
 
     Afterwards its traceback is gone, and with it that of its causes, contexts and group members, and the local variables of the
@@ -56,6 +56,7 @@ def describe(exc: BaseException) -> Failure:
 
     Args:
         exc: anything that was raised, SystemExit and its like too.
+        keep: leave it as it is: the caller calls ``release`` when nobody needs its traceback any more.
     """
     kind = type(exc)
     failure = Failure(
@@ -65,8 +66,14 @@ def describe(exc: BaseException) -> Failure:
         # Not isinstance(): it would believe a __class__ that pretends.
         retryable=not issubclass(kind, NonRetryableError),
     )
-    guarded(_release, None, exc)
+    if not keep:
+        release(exc)
     return failure
+
+
+def release(exc: BaseException) -> None:
+    """Let go of the traceback of an exception, and of all that it holds. Never raises."""
+    guarded(_release, None, exc)
 
 
 def guarded(step: Callable[..., T], fallback: T, *args: Any) -> T:

@@ -11,17 +11,17 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Set
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 from django.apps import apps
-from django.core.signals import setting_changed
 from django.utils.module_loading import module_has_submodule
 
-from . import conf
+from .adapters import Adapter, adapter_of, function_of, standing_at
+from .allowed import check_allowed, is_allowed
 from .exceptions import InvalidWork, UnregisteredFunction
-from .plain import DECORATORS, PATH_MAX, WORDS, check_callback, check_plain, not_plain, shown, wanted
+from .failures import guarded
+from .plain import DECORATORS, PATH_MAX, WORDS, check_callback, check_kind, check_plain, not_plain, shown, wanted
 from .types import FnType, OnCompleteArgs, RetryBehavior
 
 #: What may be enqueued.
@@ -45,6 +45,8 @@ class Registered:
     path: str
     fn_type: FnType
     is_async: bool
+    #: For a function of a framework: makes what is called in its place.
+    adapter: Adapter | None = None
     #: None: as the call or the pool says.
     retry: Retry = None
     #: How many of its works may share one transaction.
@@ -136,7 +138,7 @@ def registered(func_or_path: object, kinds: Set[FnType]) -> Registered:
     """
     if isinstance(func_or_path, str):
         return resolve(func_or_path, kinds)
-    func = func_or_path
+    func = function_of(func_or_path) or func_or_path
     if type(func) is not types.FunctionType:
         raise UnregisteredFunction(not_plain(func, kinds))
     path = f"{func.__module__}.{func.__qualname__}"
@@ -144,8 +146,8 @@ def registered(func_or_path: object, kinds: Set[FnType]) -> Registered:
     if found is None:
         check_plain(func, path)
         raise UnregisteredFunction(f"{path} is not registered: decorate it with {wanted(kinds)}.")
-    _check_kind(found, kinds)
-    _check_allowed(path, func.__module__)
+    check_kind(found.path, found.fn_type, kinds)
+    check_allowed(path, func.__module__)
     if found.func is not func or not _in_place(found):
         raise UnregisteredFunction(
             f"{path} is registered, but this is another function of that name: put {DECORATORS[found.fn_type]} outermost, above other "
@@ -168,11 +170,11 @@ def resolve(path: str, kinds: Set[FnType]) -> Registered:
     found = _registry.get(path)
     if found is None and (not module or len(path) > PATH_MAX or not all(part.isidentifier() for part in path.split("."))):
         raise UnregisteredFunction(f"{shown(path)} is not a dotted path such as app.tasks.send, of at most {PATH_MAX} characters.")
-    _check_allowed(path, module)
+    check_allowed(path, module)
     if found is None or not _in_place(found):
         # Also waits for another thread that is in the middle of this import.
         _import(path, module)
-        found = _registry.get(path)
+        found = _adopted(path) or _registry.get(path)
         if found is None:
             there = hasattr(sys.modules.get(module), name)
             reason = "is not registered" if there else f"does not exist: the module {module} has no {name}"
@@ -182,7 +184,7 @@ def resolve(path: str, kinds: Set[FnType]) -> Registered:
                 f"{path} no longer is the registered function: another object has its name. "
                 f"Put {DECORATORS[found.fn_type]} outermost, above other decorators."
             )
-    _check_kind(found, kinds)
+    check_kind(found.path, found.fn_type, kinds)
     return found
 
 
@@ -195,6 +197,29 @@ def load_tasks() -> None:
                 _import(module, module)
         except UnregisteredFunction:
             logger.exception("The module %s could not be imported: its functions cannot run in this process.", module)
+
+
+def register_adapted(func: types.FunctionType, adapter: Adapter) -> Registered:
+    """Register a function of a framework as an action, or let what is registered as an action be called through its adapter.
+
+    Raises:
+        UnregisteredFunction: not a plain module-level function, or registered as something else; the text says what to do.
+    """
+    path = f"{func.__module__}.{func.__qualname__}"
+    found = _registry.get(path)
+    if found is None or found.func is not func:
+        _decorated(func, FnType.ACTION, None)
+        found = _registry[path]
+    check_kind(found.path, found.fn_type, frozenset({FnType.ACTION}))
+    if found.adapter is None:
+        found = _registry[path] = replace(found, adapter=adapter)
+    return found
+
+
+def is_adapted(path: str) -> bool:
+    """Return whether a dotted path is that of a function which is called through an adapter."""
+    found = _registry.get(path)
+    return found is not None and found.adapter is not None
 
 
 def is_async(path: str) -> bool:
@@ -216,7 +241,7 @@ def known() -> dict[str, str]:
     return {
         entry.path: entry.fn_type.value + (":async" if entry.is_async else "")
         for entry in entries
-        if _in_place(entry) and _is_allowed(entry.func.__module__)
+        if _in_place(entry) and is_allowed(entry.func.__module__)
     }
 
 
@@ -247,39 +272,18 @@ def _register(func: Any, fn_type: FnType, retry: Retry, batch: int) -> Any:
     return func
 
 
-def _check_kind(found: Registered, kinds: Set[FnType]) -> None:
-    if found.fn_type not in kinds:
-        needed = " or ".join(WORDS[kind] for kind in FnType if kind in kinds)
-        raise UnregisteredFunction(f"{found.path} is {WORDS[found.fn_type]}; {needed} is needed here: see {wanted(kinds)}.")
-
-
-def _check_allowed(path: str, module: str) -> None:
-    if not _is_allowed(module):
-        raise UnregisteredFunction(
-            f"{path} is outside the installed apps: add its app to INSTALLED_APPS, or its module to FUNCTIONS of a pool in WORKPOOLS."
-        )
-
-
-# Bounded: modules come from paths that anybody may have stored.
-@lru_cache(maxsize=1024)
-def _is_allowed(module: str) -> bool:
-    allowed = [app.name for app in apps.get_app_configs()]
-    allowed.extend(conf.function_prefixes())
-    return any(module == prefix or module.startswith(prefix + ".") for prefix in allowed)
-
-
-def _forget(*, setting: str, **kwargs: Any) -> None:
-    if setting in ("INSTALLED_APPS", "WORKPOOLS"):
-        _is_allowed.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="django_workpool.functions")
-
-
 def _in_place(entry: Registered) -> bool:
-    """Return whether the module still holds the registered object under its name."""
+    """Return whether the module still holds the registered function, or what stands for it, under its name."""
     module, _, name = entry.path.rpartition(".")
-    return getattr(sys.modules.get(module), name, None) is entry.func
+    held = getattr(sys.modules.get(module), name, None)
+    return held is entry.func or (entry.adapter is not None and function_of(held) is entry.func)
+
+
+def _adopted(path: str) -> Registered | None:
+    """Register the function for which an object of a framework stands at a path, if there is one."""
+    held = standing_at(path)
+    func = function_of(held)
+    return None if func is None else register_adapted(func, adapter_of(held))
 
 
 def _import(path: str, module: str) -> None:
@@ -290,11 +294,5 @@ def _import(path: str, module: str) -> None:
         with _lock:
             for left in [key for key, entry in _registry.items() if entry.func.__module__ == module and module not in sys.modules]:
                 del _registry[left]
-        raise UnregisteredFunction(f"{path}: the module {module} could not be imported: {_told(error)}.") from error
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:1000]
-    except BaseException:  # an error whose text fails is still an error
-        return type(error).__name__
+        told = guarded("{0.__class__.__name__}: {0}".format, type(error).__name__, error)[:1000]
+        raise UnregisteredFunction(f"{path}: the module {module} could not be imported: {told}.") from error

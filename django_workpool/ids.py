@@ -40,3 +40,11 @@ def parse_work_id(value: object) -> uuid.UUID | None:
         except ValueError:
             return None
     return None
+
+
+def time_of(work_id: uuid.UUID) -> float | None:
+    """Return when an id was made, in seconds since 1970 by the clock of its maker; None for one of another version."""
+    if work_id.version != 7:
+        return None
+    fraction = (work_id.int >> 64) & 0xFFF
+    return ((work_id.int >> 80) + fraction / 4096) / 1000

@@ -41,6 +41,13 @@ def check_callback(func: types.FunctionType, path: str, takes: str = "OnComplete
         raise UnregisteredFunction(f"{path} cannot be called with one argument: it takes {takes}.") from None
 
 
+def check_kind(path: str, fn_type: FnType, kinds: Set[FnType]) -> None:
+    """Refuse what is registered as something else than is wanted."""
+    if fn_type not in kinds:
+        needed = " or ".join(WORDS[kind] for kind in FnType if kind in kinds)
+        raise UnregisteredFunction(f"{path} is {WORDS[fn_type]}; {needed} is needed here: see {wanted(kinds)}.")
+
+
 def not_plain(func: object, kinds: Set[FnType]) -> str:
     """Return why something that is not a plain function is refused. Trusts nothing that ``func`` answers."""
     kind = type(func)

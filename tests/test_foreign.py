@@ -1,7 +1,9 @@
 """Actions in executors of others: Python's own processes, and a Dask cluster."""
 
+import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from django_workpool.execution.frames import Lines, outcome_frame, pack, read_ou
 from django_workpool.execution.threads import ExecutorStopped
 from django_workpool.types import Failure, Outcome, Run
 
-from .live import Live, failures, live_main, result, results, texts, transactional_db, value, wait_for_quiet
+from .live import Live, failures, live_main, result, results, texts, transactional_db, value, wait_for_quiet, wait_until
 from .runs import a_run, some_runs, tokens
 from .works.processes import end_by, say, where, where_async, where_mutation, where_query
 from .works.tasks import ended, ended_once, fail, fail_once, return_text
@@ -34,7 +36,8 @@ DASK = pytest.param(
 def live(request: Any, django_db_setup: None, django_db_blocker: Any, test_database_url: str, tmp_path_factory: Any) -> Iterator[Live]:
     """Run one ``workpool_main`` that hands actions to an executor with two processes."""
     options = ("--threads", "4", "--executor", f"tests.works.executors.{request.param}")
-    with live_main(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), *options) as running:
+    env = {"WORKPOOL_TEST_TASK_SIGNALS": "1"}
+    with live_main(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), *options, env=env) as running:
         yield running
 
 
@@ -48,6 +51,38 @@ def test_actions_run_there_and_their_outcomes_come_home(live: Live) -> None:
     assert main not in {one["pid"] for one in told} and len({one["pid"] for one in told}) <= 2
     assert [value(Workpool().enqueue(function)) for function in (where_mutation, where_query, where_async)] == [main] * 3
     wait_for_quiet()
+
+
+def told(result_id: str) -> list[dict[str, Any]]:
+    """Wait until the end of a task was told, and return the signals that were heard of it."""
+    wait_until(lambda: any("task_finished" in text for text in texts("signal", result_id)))
+    return [json.loads(text) for text in texts("signal", result_id)]
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_tasks_of_the_framework_run_there(live: Live) -> None:
+    """With their context; the end is told in the main process, where it is written."""
+    background = pytest.importorskip("tests.background.tasks", reason="no task framework", exc_type=ImportError)
+    results = [
+        background.look.using(priority=4).enqueue(key="there"),
+        background.third_time.enqueue("there"),
+        background.fail_value.enqueue(),
+    ]
+    for one in results:
+        result(uuid.UUID(one.id))
+        one.refresh()
+    looked, third, failed = results
+    assert {name: looked.return_value[name] for name in ("attempt", "id", "priority", "key")} == {
+        "attempt": 1,
+        "id": looked.id,
+        "priority": 4,
+        "key": "there",
+    }
+    assert (third.return_value, third.attempts, [error.exception_class for error in third.errors]) == (3, 3, [ValueError, KeyError])
+    assert (failed.status, failed.errors[0].exception_class) == ("FAILED", ValueError)
+    assert looked.return_value["workers"] != looked.worker_ids
+    heard = told(failed.id)
+    assert [(one["signal"], one["status"], one["pid"] == live.main.process.pid) for one in heard][-1] == ("task_finished", "FAILED", True)
 
 
 @pytest.mark.usefixtures("transactional_db")

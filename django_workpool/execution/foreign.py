@@ -43,6 +43,7 @@ def call(run: str, settings: str) -> str:
     _set_up(settings)
     # They lead to the models.
     from .run import Performer
+    from .workers import host_name
 
     brought: list[Outcome] = []
     isolation: Isolation | None = getattr(_here, "isolation", None)
@@ -50,11 +51,12 @@ def call(run: str, settings: str) -> str:
         isolation = _here.isolation = Isolation()
     performer = Performer(
         "default",
-        "",
+        f"{host_name()}:{os.getpid()}",
         write=lambda attempted: brought.append(attempted.outcome),
         aside=lambda _: None,
         done=lambda _: None,
         is_stopping=lambda: True,
+        ends=False,
     )
     # Its on_complete is called where its end is written.
     performer.perform(read_run(unpack(run))._replace(has_callback=False), isolation)

@@ -15,6 +15,7 @@ from ..failures import describe
 from ..types import Attempted, Failure, FnType, Outcome, Run
 from .calls import encode_value, prepare
 from .courier import announce, announce_async
+from .guests import Guests
 from .isolation import Isolation
 from .mutations import CONFLICT_TRIES, perform_mutation, perform_together, worth_repeating
 from .persist import persist, tell, wait_for_database
@@ -30,6 +31,7 @@ class Performer:
         aside: Takes runs that have ended elsewhere, to be completed on a thread.
         done: Told each run whose completion has been committed here (others are written by ``write``).
         is_stopping: Whether to give up waiting for a database that is away.
+        ends: Whether works may be ended here; if not, all outcomes go to ``write``.
     """
 
     def __init__(
@@ -40,8 +42,11 @@ class Performer:
         aside: Callable[[list[Run]], None],
         done: Callable[..., None],
         is_stopping: Callable[[], bool],
+        ends: bool = True,
     ) -> None:
         self.using, self.worker, self.write, self.aside, self.done, self.is_stopping = using, worker, write, aside, done, is_stopping
+        self.ends = ends
+        self.guests = Guests(using, worker)
         self._outcomes: dict[int, Outcome] = {}
         #: Runs that could not share a transaction, and run alone next.
         self._announced: set[int] = set()
@@ -64,9 +69,10 @@ class Performer:
             outcome = self._query(run, isolation) if run.fn_type is FnType.QUERY else self._action(run, isolation)
         finally:
             isolation.end()
-        if run.has_callback:
+        if self._ends_here(run):
             self._complete(run, outcome, isolation)
         else:
+            self.guests.leave(run)
             self.write(Attempted(run, outcome, self.worker, time.monotonic() - began))
 
     def most_together(self, run: Run) -> int:
@@ -96,15 +102,15 @@ class Performer:
         """Run a coroutine function; everything it raises is its failure."""
         try:
             await announce_async(run)
-            registered, args, kwargs = prepare(run)
+            registered, args, kwargs = self.guests.prepare(run)
             outcome = Outcome(kind="success", value=encode_value(await registered.func(*args, **kwargs)))
         except BaseException as error:
-            outcome = Outcome(kind="failed", failure=describe(error))
+            outcome = Outcome(kind="failed", failure=self.guests.describe(run, error))
         self.bring_home(run, outcome)
 
     def bring_home(self, run: Run, outcome: Outcome) -> None:
         """Take the outcome of a run that has ended where nothing can be completed: on the event loop, or in another process."""
-        if run.has_callback:
+        if self._ends_here(run):
             self._outcomes[run.token] = outcome
             self.aside([run])
         else:
@@ -114,12 +120,16 @@ class Performer:
         """Return the outcome of a run that waits for a thread to be completed on; it is the caller's from now on."""
         return self._outcomes.pop(run.token, None)
 
+    def _ends_here(self, run: Run) -> bool:
+        """Return whether an outcome is completed by itself, on a thread that may run the project's code."""
+        return self.ends and (run.has_callback or self.guests.are(run))
+
     def _action(self, run: Run, isolation: Isolation) -> Outcome:
         try:
-            registered, args, kwargs = prepare(run)
+            registered, args, kwargs = self.guests.prepare(run)
             return Outcome("success", encode_value(isolation.call(registered.func, args, kwargs)))
         except BaseException as error:
-            return Outcome(kind="failed", failure=describe(error))
+            return Outcome(kind="failed", failure=self.guests.describe(run, error))
 
     def _query(self, run: Run, isolation: Isolation) -> Outcome:
         tries = 0
@@ -152,5 +162,7 @@ class Performer:
             with isolation.function(f"on_complete of {run.func_path}"):
                 return complete_one(self.using, attempted)
 
-        tell(run, persist(self.using, attempted, once, self.is_stopping))
+        completed = persist(self.using, attempted, once, self.is_stopping)
+        tell(run, completed)
         self.done(run)
+        self.guests.tell(run, completed, isolation)
