@@ -10,11 +10,12 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.checks import Warning as Warned
-from django.db import connections
+from django.db import connections, router
 from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 
 from . import conf, health
 from .exceptions import WorkpoolSettingsError
+from .models import Globals
 
 #: Seconds that a SQLite connection should wait for another writer.
 LEAST_TIMEOUT = 5
@@ -28,15 +29,41 @@ _SQLITE_OPTIONS = '"OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.E001: the WORKPOOLS setting cannot be used."""
     try:
-        conf.pools()
+        for alias in conf.database_aliases():
+            conf.direct_alias(alias)
     except WorkpoolSettingsError as error:
         return [Error(str(error), id="workpool.E001")]
     return []
 
 
+def _databases() -> tuple[str, ...]:
+    try:
+        return conf.database_aliases()
+    except WorkpoolSettingsError:
+        # It is told by E001.
+        return ()
+
+
+def check_routers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.E010: a pool in a database in which migrate makes no tables for it."""
+    return [
+        Error(
+            f"The pools {', '.join(map(repr, conf.pools_in(alias)))} are in the database {alias!r}, but DATABASE_ROUTERS does not let "
+            "migrate make their tables there.",
+            hint='DATABASE_ROUTERS = ["django_workpool.routers.WorkpoolRouter", ...] lets it, or allow_migrate() of a router of your own.',
+            id="workpool.E010",
+        )
+        for alias in _databases()
+        if not router.allow_migrate_model(alias, Globals)
+    ]
+
+
 def check_sqlite(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W001: SQLite without the options that let several processes write."""
-    alias = conf.database_alias()
+    return [message for alias in _databases() for message in _check_sqlite(alias)]
+
+
+def _check_sqlite(alias: str) -> list[CheckMessage]:
     connection = connections[alias]
     if not isinstance(connection, SQLite):
         return []
@@ -62,7 +89,10 @@ def check_sqlite(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
 
 def check_connection_pool(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W002: a connection pool smaller than the threads of a worker."""
-    alias = conf.database_alias()
+    return [message for alias in _databases() for message in _check_connection_pool(alias)]
+
+
+def _check_connection_pool(alias: str) -> list[CheckMessage]:
     pool = (connections[alias].settings_dict.get("OPTIONS") or {}).get("pool")
     if not pool:
         return []
@@ -85,18 +115,22 @@ def check_connection_pool(app_configs: Sequence[AppConfig] | None, **kwargs: Any
 
 def check_health(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W003: due works do not start, and somebody must do something about it."""
-    try:
-        alias = conf.database_alias()
-        problems = health.examine(alias).summary if alias in (databases or ()) else []
-    except (health.Unasked, WorkpoolSettingsError):
-        # Before the first migration there is nothing to ask; a database that is away is told of by others.
-        return []
     hint = "manage.py workpool_status shows the pools, who leads and who works."
-    return [Warned(f"The work pool is not well: {problem}.", hint=hint, id="workpool.W003") for problem in problems]
+    aliases = _databases()
+    messages: list[CheckMessage] = []
+    for alias in aliases:
+        try:
+            problems = health.examine(alias).summary if alias in (databases or ()) else []
+        except (health.Unasked, WorkpoolSettingsError):
+            # Before the first migration there is nothing to ask; a database that is away is told of by others.
+            continue
+        where = f" in the database {alias!r}" if len(aliases) > 1 else ""
+        messages += [Warned(f"The work pool{where} is not well: {problem}.", hint=hint, id="workpool.W003") for problem in problems]
+    return messages
 
 
 def register_checks() -> None:
     """Register the checks; twice changes nothing."""
-    for check in (check_settings, check_sqlite, check_connection_pool):
+    for check in (check_settings, check_routers, check_sqlite, check_connection_pool):
         register(check)
     register(check_health, Tags.database)

@@ -105,7 +105,7 @@ def test_options_are_a_dictionary(options):
 @pytest.mark.parametrize("key", ["max_parallelism", "MAX_PARALELISM", "", 1, None])
 def test_unknown_keys_are_refused_with_the_known_ones(key):
     text = refused({"default": {}, "p": {key: 1}})
-    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DIRECT"
+    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DATABASE, DIRECT"
     assert text == f"WORKPOOLS['p'] has an unknown key {key!r}; known are {known}."
 
 

@@ -76,7 +76,9 @@ class Watchdog:
             return
         self._leaderless = now if self._leaderless is None else self._leaderless
         if now - self._leaderless > NO_LEADER_AFTER and self._may_tell("*"):
-            eventlog.log("no_leader", "ERROR", "*", since_s=round(now - self._leaderless), term=row[1], last_owner=row[0])
+            eventlog.log(
+                "no_leader", "ERROR", "*", database=self.using, since_s=round(now - self._leaderless), term=row[1], last_owner=row[0]
+            )
 
     def look(self, queues: Mapping[str, int], now_ms: float, dead: set[int]) -> None:
         """Take what the loop has seen of the queues (each pool's oldest segment, 0 for completions); tell of what it does not place."""
