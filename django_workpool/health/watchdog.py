@@ -77,7 +77,7 @@ class Watchdog:
         self._leaderless = now if self._leaderless is None else self._leaderless
         if now - self._leaderless > NO_LEADER_AFTER and self._may_tell("*"):
             eventlog.log(
-                "no_leader", "ERROR", "*", database=self.using, since_s=round(now - self._leaderless), term=row[1], last_owner=row[0]
+                "no_leader", "ERROR", "*", since_s=round(now - self._leaderless), term=row[1], last_owner=row[0], database=self.using
             )
 
     def look(self, queues: Mapping[str, int], now_ms: float, dead: set[int]) -> None:

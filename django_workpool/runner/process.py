@@ -144,7 +144,7 @@ class Process:
         for service in self.services[1:]:
             service.start()
         eventlog.log(
-            "process_started", "REPORT", "*", database=self.using, worker=worker_id, capacity=self.options.capacity, pid=os.getpid()
+            "process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid(), database=self.using
         )
 
     def _service(self, name: str, body: Callable[[threading.Event], None], progress: Callable[[], object]) -> Service:
@@ -207,7 +207,7 @@ class Process:
         intake, leads = self.intake, self.leader.lead.held
         intake.refuse()
         eventlog.log(
-            "process_stopping", "REPORT", "*", database=self.using, grace_s=self.options.grace, running=len(intake.executors.active())
+            "process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(intake.executors.active()), database=self.using
         )
         # The beat says it as well, in case that this does not get through.
         self.watcher.accepting = False
@@ -233,7 +233,7 @@ class Process:
         self._retire()
         self._leave()
         self._end_threads()
-        eventlog.log("process_ended", "REPORT", "*", database=self.using, pid=os.getpid())
+        eventlog.log("process_ended", "REPORT", "*", pid=os.getpid(), database=self.using)
 
     def _end_threads(self) -> None:
         intake, led = self.intake, self.leader.lead.held

@@ -88,7 +88,7 @@ class Watcher:
 
     def _warn(self) -> None:
         for text in database(self.using).pooler_warnings():
-            eventlog.log("pooled", "WARN", "*", database=self.using, text=text)
+            eventlog.log("pooled", "WARN", "*", text=text, database=self.using)
 
     def _hear(self, hint: Hint) -> None:
         if hint.kind == "worker":
@@ -174,5 +174,5 @@ class Watcher:
     def _begin_again(self, watch: Watch) -> None:
         """The fleet took this worker for dead and has recovered what it ran: nothing of that can be written any more."""
         old, self.worker_id = self.worker_id, self.register()
-        eventlog.log("worker_given_up", "ERROR", "*", database=self.using, worker=old, new_worker=self.worker_id)
+        eventlog.log("worker_given_up", "ERROR", "*", worker=old, new_worker=self.worker_id, database=self.using)
         watch.hold(self.worker_id)
