@@ -27,7 +27,9 @@ def sqlite(monkeypatch):
 def test_the_checks_are_registered_once():
     register_checks()
     registered = [check for check in checks.registry.registry.registered_checks if check.__module__ == "django_workpool.checks"]
-    assert sorted(check.__name__ for check in registered) == ["check_connection_pool", "check_health", "check_settings", "check_sqlite"]
+    assert sorted(check.__name__ for check in registered) == [
+        *("check_connection_pool", "check_health", "check_routers", "check_settings", "check_sqlite")
+    ]
 
 
 def test_good_settings_pass(settings):

@@ -117,6 +117,7 @@ def test_unknown_keys_are_refused_with_the_known_ones(key):
         ("RETENTION", [timedelta(-1), 0, 86400, "1d", True, MAX_PERIOD + timedelta(1), timedelta.max]),
         ("RETRY", [None, 3, "yes", [], {"max_attempts": 0}, {"attempts": 3}, {1: 2}]),
         ("HOLD", [None, timedelta(-1), 600, False, timedelta.max]),
+        ("DATABASE", ["", 1, True, ["default"], "nowhere"]),
         ("DIRECT", ["", 1, True, ["direct"]]),
         ("FUNCTIONS", [None, "app.work", {"a"}, [""], ["app."], [".app"], ["a b"], ["a-b"], [1], [None]]),
     ],

@@ -29,8 +29,9 @@ class ReadsFromSecond:
 def add_to(alias: str, name: str) -> None:
     """Count one more in a database."""
     counters = Counter.objects.using(alias)
-    if not counters.filter(name=name).update(value=F("value") + 1):
-        counters.create(name=name, value=1)
+    # Two that find no row meet here, and the second one waits for the first.
+    counters.get_or_create(name=name)
+    counters.filter(name=name).update(value=F("value") + 1)
 
 
 @mutation

@@ -1,8 +1,8 @@
 """The tests' settings with a second database that has a pool of its own."""
 
-from tests.settings import *  # noqa: F403
 from testproject.settings import DATABASES as PROJECT_DATABASES
 from testproject.settings import SQLITE_OPTIONS, env
+from tests.settings import *  # noqa: F403
 
 
 def second_database() -> dict[str, object]:
