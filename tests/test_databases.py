@@ -214,6 +214,23 @@ def test_a_transaction_of_another_database_does_not_hold_an_enqueue_back(main: M
     assert ended("far", read).value == "7"
 
 
+def test_sessions_that_are_cut_in_one_database_are_no_matter_of_the_other(main: MainProcess) -> None:
+    if connections[SECOND].vendor != "postgresql":
+        pytest.skip("sessions of PostgreSQL")
+    leads = main.output().count("event=lead_taken")
+    with connections[SECOND].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert cursor.fetchone()[0] >= 3
+    assert ended("default", Workpool().enqueue(tasks.note, "not concerned")).kind == "success"
+    assert ended("far", Workpool("far").enqueue(databases.count_in, SECOND, "again")).kind == "success"
+    assert main.process.poll() is None
+    assert "database=default" not in "".join(line for line in main.output().splitlines() if "lead_lost" in line)
+    assert main.output().count("event=lead_taken") <= leads + 1
+    assert "@second: the database is away" in main.output() and "@default: the database is away" not in main.output()
+
+
 def test_a_mutation_that_enqueues_into_another_database_and_fails_has_enqueued(main: MainProcess) -> None:
     assert ended("default", Workpool().enqueue(databases.enqueue_into, "far", "from a failure", True)).kind == "failed"
     wait_until(lambda: counted(SECOND, "from a failure") == 1)

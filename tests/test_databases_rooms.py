@@ -1,9 +1,10 @@
 """Which database holds what, asked of each room; and a router that sends reads to a replica which has nothing."""
 
 import ast
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from django_workpool.execution.shared import SharedThread
 from django_workpool.models import Globals, InternalState, Lead, RunStatus, Work
 from django_workpool.routers import WorkpoolRouter
 from django_workpool.runner import drain
+from django_workpool.runner.options import Options
 from django_workpool.runner.probe import Part, Probe
+from django_workpool.runner.several import Several
 from django_workpool.stats import diagnostics
 
 from .conftest import StartMain
@@ -408,3 +411,68 @@ def test_connections_that_loops_share_are_not_put_right_while_one_of_them_uses_t
     finally:
         shared._kept = before
     del other
+
+
+class Fake:
+    """Stands for what serves one database."""
+
+    def __init__(self, using: str, ends: Callable[["Fake"], int]) -> None:
+        self.using, self.ends, self.signals, self.idle = using, ends, 0, True
+        self.options = Options(threads=1, pools=None, drain=False, grace=0)
+        self.thread: threading.Thread | None = None
+
+    def signal(self) -> None:
+        self.signals += 1
+
+    def run(self) -> int:
+        self.thread = threading.current_thread()
+        return self.ends(self)
+
+
+def until_signaled(fake: Fake) -> int:
+    wait_until(lambda: fake.signals)
+    return 0
+
+
+def raises(fake: Fake) -> int:
+    raise LookupError(fake.using)
+
+
+def several(*fakes: Fake, prepare: Callable[[Any], bool] = lambda process: True) -> Several:
+    return Several(fakes, prepare)  # type: ignore[arg-type]
+
+
+def test_one_that_is_dead_ends_all_with_its_code() -> None:
+    good, bad = Fake("good", until_signaled), Fake("bad", lambda fake: 1)
+    assert several(good, bad).run() == 1
+    assert good.signals == 1
+    assert good.thread is not bad.thread and good.thread is not threading.current_thread()
+    alone = Fake("alone", lambda fake: 0)
+    assert several(alone).run() == 0 and alone.thread is threading.current_thread()
+
+
+def test_one_that_raises_ends_all_and_what_it_raised_is_raised() -> None:
+    good, bad = Fake("good", until_signaled), Fake("bad", raises)
+    with pytest.raises(LookupError, match="bad"):
+        several(good, bad).run()
+    assert good.signals == 1
+
+    def refuse(process: Any) -> bool:
+        if process is bad:
+            raise CommandError("no tables")
+        return True
+
+    good.signals = 0
+    with pytest.raises(CommandError, match="no tables"):
+        several(good, bad, prepare=refuse).run()
+
+
+def test_signals_reach_all_and_are_counted() -> None:
+    first, second = Fake("first", until_signaled), Fake("second", lambda fake: wait_until(lambda: fake.signals > 1) or 0)
+    both = several(first, second)
+    for at in (0.2, 0.6):
+        threading.Timer(at, both.signal).start()
+    assert both.run() == 0
+    assert (first.signals, second.signals) == (2, 2)
+    second.idle = False
+    assert not both.idle

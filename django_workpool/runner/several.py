@@ -4,6 +4,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from django.db import connections
+
 from .probe import Part
 from .process import Process
 
@@ -52,6 +54,7 @@ class Several:
         for thread in threads:
             while thread.is_alive():
                 thread.join(LOOK_EVERY)
+        connections.close_all()
         if self._errors:
             raise self._errors[0]
         return max(self._codes)
