@@ -44,17 +44,18 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
         return it.memory.active
     since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
     # With an OFFSET it stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
-    # in the other one it would look through all that is due for each priority.
+    # in the other one it would look through all that is due for each priority. A lane without anything due, as that of callbacks
+    # mostly is, costs one probe instead of one for each priority.
+    due = "SELECT 1 FROM {PendingStart} s WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s AND s.segment <= %s "
+    lanes = f"SELECT value FROM {it.db.numbers(0, 1)} lane WHERE EXISTS ({due.replace('{priority}', '')}ORDER BY s.segment {PROBE})"
     found = it.db.fetch(
-        f"SELECT lane.value, priority.value FROM {it.db.numbers(0, 1)} lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
-        "WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
-        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s "
-        f"ORDER BY s.segment, s.id {PROBE})",
-        [it.pool, since, it.now],
+        f"SELECT lane.value, priority.value FROM ({lanes}) lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
+        f"WHERE EXISTS ({due.replace('{priority}', ' AND s.priority = priority.value')}ORDER BY s.segment, s.id {PROBE})",
+        [it.pool, since, it.now] * 2,
     )
-    due = {(int(lane), int(priority)) for lane, priority in found}
+    pairs = {(int(lane), int(priority)) for lane, priority in found}
     # An empty pool keeps them: what comes next is most likely of the same kind.
-    it.memory.active = due or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | due
+    it.memory.active = pairs or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | pairs
     return it.memory.active
 
 
