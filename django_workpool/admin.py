@@ -22,13 +22,18 @@ PAYLOADS = ("arguments", "on_complete_context", "value", "error", "callback_erro
 
 
 def shown_database(request: HttpRequest) -> str:
-    """Return the database whose rows a page shows: the one that was chosen in the list's filter, else where the router writes."""
+    """Return the database whose rows a page shows: what the list's filter says, else where the router writes if pools are there."""
     chosen = request.GET.get(DatabaseFilter.parameter_name)
     if chosen is None:
         # A page of details keeps what its list was filtered by.
         kept = parse_qs(request.GET.get("_changelist_filters", ""))
         chosen = kept.get(DatabaseFilter.parameter_name, [""])[0]
-    return chosen if chosen in conf.database_aliases() else conf.database_alias()
+    return chosen if chosen in conf.database_aliases() else _home()
+
+
+def _home() -> str:
+    home, aliases = conf.database_alias(), conf.database_aliases()
+    return home if home in aliases else aliases[0]
 
 
 class DatabaseFilter(admin.SimpleListFilter):
@@ -43,7 +48,7 @@ class DatabaseFilter(admin.SimpleListFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Yield them: there is no list of all."""
-        shown = self.value() or conf.database_alias()
+        shown = self.value() or _home()
         for alias, _ in self.lookup_choices:
             yield {"selected": alias == shown, "query_string": changelist.get_query_string({"database": alias}), "display": alias}
 

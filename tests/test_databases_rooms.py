@@ -324,6 +324,9 @@ def test_the_admin_shows_each_database(second: str, settings: Any, admin_client:
     assert admin_client.get(f"{detail}?_changelist_filters=database%3Dsecond").status_code == 200
     assert admin_client.get(detail).status_code == 302
     assert str(home) in admin_client.get(f"{page}?database=nowhere").content.decode()
+    settings.DATABASE_ROUTERS = []
+    settings.WORKPOOLS = {"far": {"DATABASE": SECOND}}
+    assert str(far) in admin_client.get(page).content.decode()
     settings.WORKPOOLS = {"default": {}}
     assert "?database=" not in admin_client.get(page).content.decode()
 
