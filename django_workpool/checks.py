@@ -16,6 +16,7 @@ from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 from . import conf, health
 from .exceptions import WorkpoolSettingsError
 from .models import Globals
+from .periodic_checks import check_periodic
 
 #: Seconds that a SQLite connection should wait for another writer.
 LEAST_TIMEOUT = 5
@@ -45,13 +46,13 @@ def _databases() -> tuple[str, ...]:
 
 
 def check_routers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """workpool.E010: a pool in a database in which migrate makes no tables for it."""
+    """workpool.E020: a pool in a database in which migrate makes no tables for it."""
     return [
         Error(
             f"The pools {', '.join(map(repr, conf.pools_in(alias)))} are in the database {alias!r}, but DATABASE_ROUTERS does not let "
             "migrate make their tables there.",
             hint='DATABASE_ROUTERS = ["django_workpool.routers.WorkpoolRouter", ...] lets it, or allow_migrate() of a router of your own.',
-            id="workpool.E010",
+            id="workpool.E020",
         )
         for alias in _databases()
         if not router.allow_migrate_model(alias, Globals)
@@ -134,3 +135,4 @@ def register_checks() -> None:
     for check in (check_settings, check_routers, check_sqlite, check_connection_pool):
         register(check)
     register(check_health, Tags.database)
+    register(check_periodic, Tags.database)

@@ -17,13 +17,14 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 import django_workpool
-from django_workpool import Workpool, call, conf, eventlog, pools
+from django_workpool import Workpool, call, conf, eventlog, periodic, pools
 from django_workpool.apps import create_rows
 from django_workpool.checks import check_routers, check_settings, check_sqlite
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import shared
 from django_workpool.execution.shared import SharedThread
-from django_workpool.models import Globals, InternalState, Lead, RunStatus, Work
+from django_workpool.models import Globals, InternalState, Lead, Periodic, RunStatus, Work
+from django_workpool.periodic_checks import check_periodic
 from django_workpool.routers import WorkpoolRouter
 from django_workpool.runner import drain
 from django_workpool.runner.options import Options
@@ -140,7 +141,7 @@ def test_a_pool_where_no_router_lets_its_tables_be_made_is_an_error(named: None,
     assert check_routers(None) == []
     settings.DATABASE_ROUTERS = [databases.ReadsFromSecond()]
     (message,) = check_routers(None)
-    assert (message.id, message.is_serious()) == ("workpool.E010", True)
+    assert (message.id, message.is_serious()) == ("workpool.E020", True)
     assert "The pools 'far' are in the database 'second'" in message.msg and SHIPPED in str(message.hint)
     settings.DATABASE_ROUTERS = [SHIPPED, databases.ReadsFromSecond()]
     assert check_routers(None) == []
@@ -303,6 +304,44 @@ def test_the_package_names_the_database_of_each_query() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr in ("objects", "_default_manager", "_base_manager"):
                 assert id(node) in told, f"{path.name}:{node.lineno} names no database"
+
+
+# Periodic works -----------------------------------------------------------------------------------------------------
+
+
+def where(name: str) -> dict[str, list[str]]:
+    """Return the pools of the rows of a periodic work, by database."""
+    return {alias: list(Periodic.objects.using(alias).filter(name=name).values_list("pool", flat=True)) for alias in ("default", SECOND)}
+
+
+def test_a_periodic_work_is_in_the_database_of_its_pool(second: str, settings: Any, admin_client: Client) -> None:
+    settings.DATABASE_ROUTERS = [SHIPPED]
+    settings.WORKPOOLS = TWO
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    periodic.schedule("nightly", tasks.note, cron="0 1 * * *", pool="far")
+    assert where("nightly") == {"default": [], SECOND: ["far"]}
+    # It moves with its pool, and does not tick twice.
+    periodic.schedule("nightly", tasks.note, cron="0 1 * * *")
+    assert where("nightly") == {"default": ["default"], SECOND: []}
+    pk = Periodic.objects.using("default").get().pk
+    fields = {"name": "nightly", "func_path": "tests.works.tasks.note", "arguments": '{"args": [], "kwargs": {}}', "priority": "0"}
+    fields |= {"cron": "0 2 * * *", "time_zone": "UTC", "missed": "last", "enabled": "on"}
+    page = reverse("admin:workpool_periodic_change", args=[pk])
+    changed = admin_client.post(page, {**fields, "pool": "far"})
+    assert changed.status_code == 302, changed.content
+    assert where("nightly") == {"default": [], SECOND: ["far"]}
+    moved = Periodic.objects.using(SECOND).get()
+    page = reverse("admin:workpool_periodic_change", args=[moved.pk]) + "?_changelist_filters=database%3Dsecond"
+    assert admin_client.post(page, {**fields, "pool": "far", "cron": "0 3 * * *"}).status_code == 302
+    assert Periodic.objects.using(SECOND).get().cron == "0 3 * * *"
+    listed = reverse("admin:workpool_periodic_changelist") + "?database=second"
+    admin_client.post(listed, {"action": "disable", "_selected_action": [moved.pk]})
+    assert not Periodic.objects.using(SECOND).get().enabled
+    Periodic.objects.using(SECOND).update(enabled=True, func_path="gone.away")
+    assert [message.id for message in check_periodic(None, databases=["default", SECOND])] == ["workpool.W010"]
+    assert check_periodic(None, databases=["default"]) == []
+    assert periodic.unschedule("nightly") and not periodic.unschedule("nightly")
+    assert where("nightly") == {"default": [], SECOND: []}
 
 
 # The admin ----------------------------------------------------------------------------------------------------------
