@@ -25,6 +25,7 @@ from .models import (
     Worker,
 )
 from .periodic_admin import PeriodicAdmin
+from .permissions import may_view
 
 #: Columns that may be large: lists do not load them.
 PAYLOADS = ("arguments", "on_complete_context", "value", "error", "callback_error", "traceback", "text")
@@ -45,6 +46,10 @@ class ReadOnly(ShowsDatabase):
             return queryset
         names = {field.name for field in self.model._meta.get_fields()}
         return queryset.defer(*(name for name in PAYLOADS if name in names))
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only the permission to view lets anybody see rows: that to change them has no meaning here."""
+        return may_view(request.user, self.model)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds rows by hand."""

@@ -268,9 +268,9 @@ def test_the_checks_ask_each_database(alone: Two) -> None:
     asked = alone.command("check", "--database", "default", "--database", SECOND)
     assert asked.wait(PATIENCE) == 0, asked.output()
     assert "The work pool in the database 'second' is not well: far: no_worker" in asked.output()
-    assert asked.output().count("workpool.W003") == 1
+    assert asked.output().count("workpool.W006") == 1
     other = alone.command("check", "--database", "default")
-    assert other.wait(PATIENCE) == 0 and "workpool.W003" not in other.output()
+    assert other.wait(PATIENCE) == 0 and "workpool.W006" not in other.output()
     status = alone.command("workpool_status", "--json")
     assert status.wait(PATIENCE) == 1
     told, _ = json.JSONDecoder().raw_decode(status.output())

@@ -19,7 +19,7 @@ from django.urls import reverse
 import django_workpool
 from django_workpool import Workpool, call, conf, eventlog, periodic, pools
 from django_workpool.apps import create_rows
-from django_workpool.checks import check_routers, check_settings, check_sqlite
+from django_workpool.checks import check_direct, check_routers, check_settings, check_sqlite
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import shared
 from django_workpool.execution.shared import SharedThread
@@ -99,8 +99,8 @@ def test_each_database_has_a_direct_alias_of_its_own(named: None, settings: Any)
     assert conf.direct_alias("default") is None
     with pytest.raises(WorkpoolSettingsError, match="names 'past', which is not in DATABASES"):
         conf.direct_alias(SECOND)
-    (message,) = check_settings(None)
-    assert message.id == "workpool.E001" and "'past'" in message.msg
+    (message,) = check_direct(None)
+    assert message.id == "workpool.E002" and "'past'" in message.msg
     settings.WORKPOOLS = {"a": {"DATABASE": SECOND, "DIRECT": "default"}, "b": {"DIRECT": SECOND}}
     assert (conf.direct_alias("default"), conf.direct_alias(SECOND)) == (SECOND, "default")
 

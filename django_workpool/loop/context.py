@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .. import eventlog
 from ..database import Database, Sent
 from ..segments import segment_ms
-from ..settle import Verdict
+from ..settle import LockedWork, Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
 from .memory import Cursor, Depth, PoolMemory, Position, Report, Running
@@ -64,6 +64,8 @@ class Iteration:
     #: What the runner acts on.
     runs: dict[int, list[Run]] = field(default_factory=dict)
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    #: Works that this iteration has ended, or sent back, without an attempt that came home: signals tell of them.
+    judged: list[tuple[LockedWork, Verdict]] = field(default_factory=list)
     #: A batch was full: there is more of the same.
     again: bool = False
     #: Nothing more can be placed now.

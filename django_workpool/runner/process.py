@@ -16,6 +16,7 @@ from .. import eventlog, functions, kick, pools
 from ..database import Hint, database
 from ..database_errors import is_connection_loss, may_pass
 from ..execution import workers
+from ..execution.courier import courier
 from ..failures import first_line
 from ..loop.fleet import REFRESH_EVERY
 from ..types import Run
@@ -136,6 +137,7 @@ class Process:
             self._service("writer", intake.writer.run, lambda: intake.writer.progress),
             self._service("loop", self.leader.run, lambda: self.leader.watchdog.turned),
             *(Service(name + self._mark, body, self.end) for name, body in intake.executors.bodies().items()),
+            Service("signals" + self._mark, courier.run, self.end),
         ]
         self.services[0].start()
         # The loop begins with a worker that others can see alive.
@@ -148,7 +150,7 @@ class Process:
         )
 
     def _service(self, name: str, body: Callable[[threading.Event], None], progress: Callable[[], object]) -> Service:
-        return Service(name + self._mark, body, self.end, progress, lambda: database(self.using).cut(name))
+        return Service(name + self._mark, courier.feeding(body), self.end, progress, lambda: database(self.using).cut(name))
 
     def _register(self) -> int:
         row = workers.register(

@@ -32,6 +32,10 @@ class WorksConfig(AppConfig):
             _never_kick()
         if os.environ.get(QUICK_CALLBACKS_VARIABLE):
             _retry_callbacks_soon()
+        if os.environ.get("WORKPOOL_TEST_SIGNALS"):
+            from . import receivers
+
+            receivers.connect()
         if once := os.environ.get(ONCE_VARIABLE):
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
 
