@@ -3,12 +3,13 @@
 Periodic works are for people to edit: see ``periodic_admin``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from .admin_databases import ShowsDatabase
 from .models import (
     Archive,
     Attempt,
@@ -29,16 +30,11 @@ from .models import (
 from .periodic_admin import PeriodicAdmin
 from .permissions import may_view
 
-if TYPE_CHECKING:
-    AnyModelAdmin = admin.ModelAdmin[Any]
-else:
-    AnyModelAdmin = admin.ModelAdmin
-
 #: Columns that may be large: lists do not load them.
 PAYLOADS = ("arguments", "on_complete_context", "value", "error", "callback_error", "traceback", "text")
 
 
-class ReadOnly(AnyModelAdmin):
+class ReadOnly(ShowsDatabase):
     """A list and a page of details, without a way to change anything, and without counting a whole table."""
 
     show_full_result_count = False

@@ -111,7 +111,7 @@ def told(on_complete: OnBatchComplete | str | None, context: Any, name: str) -> 
 @contextmanager
 def fill(pool: "Workpool", told: Told) -> Iterator[WorkBatch]:
     """A transaction in which a batch is filled."""
-    using = conf.database_alias()
+    using = conf.database_alias(pool.name)
     with transaction.atomic(using=using):
         connection = database(using).connection
         # Each thread has a connection, and with that a transaction, of its own.
@@ -186,7 +186,7 @@ def cancel(pool: str, batch_id: object) -> int:
     Those that are being canceled already do not count.
     """
     conf.pool(pool)
-    parsed, using, asked = parse_work_id(batch_id), conf.database_alias(), 0
+    parsed, using, asked = parse_work_id(batch_id), conf.database_alias(pool), 0
     if parsed is None:
         return 0
     db = database(using)
@@ -215,7 +215,7 @@ def status(pool: str, batch_id: object) -> BatchStatus | None:
     parsed = parse_work_id(batch_id)
     if parsed is None:
         raise InvalidWork(f"{batch_id!r} is not the id of a batch.")
-    db = database(conf.database_alias())
+    db = database(conf.database_alias(pool))
     failures = ", ".join(
         f"(SELECT COUNT(*) FROM {{BatchFailure}} f WHERE f.batch_id = b.id AND f.kind = '{kind.value}')" for kind in _NO_SUCCESS
     )

@@ -11,7 +11,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.checks import Warning as Warned
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, connections, router, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 
 from . import conf, health
@@ -42,9 +42,34 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
     return []
 
 
+def _databases() -> tuple[str, ...]:
+    try:
+        return conf.database_aliases()
+    except WorkpoolSettingsError:
+        # It is told by E001.
+        return ()
+
+
+def check_routers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.E020: a pool in a database in which migrate makes no tables for it."""
+    return [
+        Error(
+            f"The pools {', '.join(map(repr, conf.pools_in(alias)))} are in the database {alias!r}, but DATABASE_ROUTERS does not let "
+            "migrate make their tables there.",
+            hint='DATABASE_ROUTERS = ["django_workpool.routers.WorkpoolRouter", ...] lets it, or allow_migrate() of a router of your own.',
+            id="workpool.E020",
+        )
+        for alias in _databases()
+        if not router.allow_migrate_model(alias, Globals)
+    ]
+
+
 def check_sqlite(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W001: SQLite without the options that let several processes write."""
-    alias = conf.database_alias()
+    return [message for alias in _databases() for message in _check_sqlite(alias)]
+
+
+def _check_sqlite(alias: str) -> list[CheckMessage]:
     connection = connections[alias]
     if not isinstance(connection, SQLite):
         return []
@@ -70,7 +95,10 @@ def check_sqlite(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
 
 def check_connection_pool(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W002: a connection pool smaller than the threads of a worker."""
-    alias = conf.database_alias()
+    return [message for alias in _databases() for message in _check_connection_pool(alias)]
+
+
+def _check_connection_pool(alias: str) -> list[CheckMessage]:
     pool = (connections[alias].settings_dict.get("OPTIONS") or {}).get("pool")
     if not pool:
         return []
@@ -93,12 +121,14 @@ def check_connection_pool(app_configs: Sequence[AppConfig] | None, **kwargs: Any
 
 def check_direct(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.E002: DIRECT names no alias, several, or one of another kind of database."""
+    return [message for alias in _databases() for message in _check_direct(alias)]
+
+
+def _check_direct(alias: str) -> list[CheckMessage]:
     try:
-        alias = conf.database_alias()
         direct = conf.direct_alias(alias)
     except WorkpoolSettingsError as error:
-        # What is wrong with WORKPOOLS as a whole is told by E001.
-        return [] if check_settings(None) else [Error(str(error), id="workpool.E002")]
+        return [Error(str(error), id="workpool.E002")]
     if direct is None or connections[direct].settings_dict["ENGINE"] == connections[alias].settings_dict["ENGINE"]:
         return []
     text = f"WORKPOOLS: DIRECT names {direct!r}, which is of another kind than {alias!r}: it must lead to the same database."
@@ -107,24 +137,35 @@ def check_direct(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
 
 def check_health(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W003 and W006: due works do not start, and somebody must do something about it; W006 if nobody serves their pool."""
-    try:
-        alias = conf.database_alias()
-        faults = health.examine(alias).faults if alias in (databases or ()) else {}
-    except (health.Unasked, WorkpoolSettingsError):
-        # Before the first migration there is nothing to ask; a database that is away is told of by others.
-        return []
     hint = "manage.py workpool_status shows the pools, who leads and who works."
     ids = {health.Reason.NO_WORKER: "workpool.W006"}
-    return [Warned(f"The work pool is not well: {text}.", hint=hint, id=ids.get(one, "workpool.W003")) for one, text in faults.items()]
+    where = " in the database {!r}" if len(_databases()) > 1 else ""
+    messages: list[CheckMessage] = []
+    for alias in _asked(databases):
+        try:
+            faults = health.examine(alias).faults
+        except (health.Unasked, WorkpoolSettingsError):
+            # Before the first migration there is nothing to ask; a database that is away is told of by others.
+            continue
+        for one, text in faults.items():
+            said = f"The work pool{where.format(alias)} is not well: {text}."
+            messages.append(Warned(said, hint=hint, id=ids.get(one, "workpool.W003")))
+    return messages
+
+
+def _asked(databases: Sequence[str] | None) -> list[str]:
+    """Return the databases of pools that Django lets checks ask."""
+    return [alias for alias in _databases() if alias in (databases or ())]
 
 
 def check_limits(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W004: a pool's limit is far above what its live workers can run at once."""
+    return [message for alias in _asked(databases) for message in _check_limits(alias)]
+
+
+def _check_limits(alias: str) -> list[CheckMessage]:
     fleet = Fleet()
     try:
-        alias = conf.database_alias()
-        if alias not in (databases or ()):
-            return []
         # Where the tables are not there yet, a transaction of the caller's goes on.
         with transaction.atomic(using=alias):
             fleet.refresh(alias, now=True)
@@ -144,15 +185,16 @@ def check_limits(app_configs: Sequence[AppConfig] | None, databases: Sequence[st
 
 def check_migrations(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.W005: the tables are not those of this version."""
-    from django.db.migrations.executor import MigrationExecutor
-
     if sys.argv[1:2] == ["migrate"]:
         # It asks its checks before it does what they would ask for.
         return []
+    return [message for alias in _asked(databases) for message in _check_migrations(alias)]
+
+
+def _check_migrations(alias: str) -> list[CheckMessage]:
+    from django.db.migrations.executor import MigrationExecutor
+
     try:
-        alias = conf.database_alias()
-        if alias not in (databases or ()):
-            return []
         executor = MigrationExecutor(connections[alias])
         if not executor.loader.applied_migrations:
             # A new project: nothing is there yet, not even Django's own.
@@ -170,7 +212,7 @@ def check_migrations(app_configs: Sequence[AppConfig] | None, databases: Sequenc
 
 def register_checks() -> None:
     """Register the checks; twice changes nothing."""
-    for check in (check_settings, check_direct, check_sqlite, check_connection_pool):
+    for check in (check_settings, check_routers, check_direct, check_sqlite, check_connection_pool):
         register(check)
     for check_rows in (check_health, check_limits, check_migrations, check_periodic):
         register(check_rows, Tags.database)

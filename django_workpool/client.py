@@ -57,9 +57,9 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
     arguments = _encode(calls, registered)
     ids = [new_work_id() for _ in arguments]
     if options.unique:
-        return _insert_unique(conf.database_alias(), new, ids, arguments, options)
+        return _insert_unique(conf.database_alias(pool), new, ids, arguments, options)
     if ids:
-        _insert_and_tell(conf.database_alias(), new, ids, arguments, options)
+        _insert_and_tell(conf.database_alias(pool), new, ids, arguments, options)
     return ids
 
 
@@ -127,7 +127,7 @@ def cancel(pool: str, work_id: object) -> bool:
     parsed = parse_work_id(work_id)
     if parsed is None:
         return False
-    using = conf.database_alias()
+    using = conf.database_alias(pool)
     db = database(using)
     segment = f"floor(({db.clock_ms_sql}) / 100)" if db.kicks else str(db.segment())
     with transaction.atomic(using=using, savepoint=False):
@@ -144,7 +144,7 @@ def cancel(pool: str, work_id: object) -> bool:
 def cancel_all(pool: str) -> None:
     """Ask for the cancelation of all works of the pool created up to now that are visible when the loop works it off."""
     conf.pool(pool)
-    using = conf.database_alias()
+    using = conf.database_alias(pool)
     db = database(using)
     now = db.clock_ms()
     with transaction.atomic(using=using, savepoint=False):
@@ -177,7 +177,7 @@ def status_many(pool: str, work_ids: Iterable[object]) -> dict[uuid.UUID, Status
 
 
 def _status_chunk(pool: str, ids: list[uuid.UUID]) -> dict[uuid.UUID, Status]:
-    using = conf.database_alias()
+    using = conf.database_alias(pool)
     db = database(using)
     among, param = db.among("w.id", ids)
     rows = db.fetch(

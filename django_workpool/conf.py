@@ -2,7 +2,7 @@
 
 import logging
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -34,7 +34,7 @@ MAX_PERIOD = timedelta(days=36_500)
 #: The variable that names the level of events where settings and row name none.
 LOG_LEVEL_VARIABLE = "WORKPOOL_LOG_LEVEL"
 
-_KEYS = ("MAX_PARALLELISM", "LOG_LEVEL", "RETENTION", "RETRY", "HOLD", "FUNCTIONS", "DIRECT")
+_KEYS = ("MAX_PARALLELISM", "LOG_LEVEL", "RETENTION", "RETRY", "HOLD", "FUNCTIONS", "DATABASE", "DIRECT")
 
 logger = logging.getLogger("django_workpool.conf")
 _warned: set[str] = set()
@@ -57,6 +57,8 @@ class PoolSettings:
     hold: timedelta = DEFAULT_HOLD
     #: Modules outside the installed apps whose functions may be called, with all below them.
     functions: tuple[str, ...] = ()
+    #: The alias whose database holds its rows; None: the router decides.
+    database: str | None = None
     #: Another alias of the same database that leads there past the pooler, for the pool's own sessions.
     direct: str | None = None
 
@@ -95,7 +97,7 @@ def direct_alias(using: str) -> str | None:
     Raises:
         WorkpoolSettingsError: the pools name several, or one that DATABASES does not have.
     """
-    named = {options.direct for options in _pools().values()} - {None, using}
+    named = {_pools()[name].direct for name in pools_in(using)} - {None, using}
     if len(named) > 1:
         raise WorkpoolSettingsError(f"WORKPOOLS: pools of one database name one DIRECT alias, not {', '.join(sorted(map(repr, named)))}.")
     for alias in named:
@@ -140,14 +142,31 @@ def default_log_level() -> str:
     return DEFAULT_LEVEL
 
 
-def database_alias() -> str:
-    """Return the alias of the database that holds the tables."""
+def database_alias(pool: str | None = None) -> str:
+    """Return the alias of the database that holds the rows of a pool: what its DATABASE names, else where the router writes.
+
+    Args:
+        pool: Its name; None, or one that the settings do not name: where the router writes.
+    """
+    named = _pools().get(pool) if pool is not None else None
+    if named is not None and named.database is not None:
+        return named.database
     # Models cannot be imported before the apps are loaded, and this module is needed before that.
     from django.db import router
 
     from .models import Work
 
     return router.db_for_write(Work)
+
+
+def database_aliases(pools: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Return the aliases of all databases that hold pools, or one of ``pools``, each once, in the order of the settings."""
+    return tuple(dict.fromkeys(database_alias(name) for name in _pools() if pools is None or name in pools))
+
+
+def pools_in(using: str) -> list[str]:
+    """Return the names of the pools whose rows are in the database ``using``."""
+    return [name for name in _pools() if database_alias(name) == using]
 
 
 @cache
@@ -159,7 +178,7 @@ def _pools() -> Mapping[str, PoolSettings]:
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    if setting == "WORKPOOLS":
+    if setting in ("WORKPOOLS", "DATABASES"):
         _pools.cache_clear()
 
 
@@ -191,6 +210,7 @@ def _options(name: str, options: object) -> PoolSettings:
         "RETRY": _retry,
         "HOLD": _period,
         "FUNCTIONS": _functions,
+        "DATABASE": _database,
         "DIRECT": _direct,
     }
     read: dict[str, Any] = {}
@@ -238,6 +258,13 @@ def _functions(value: object) -> tuple[str, ...]:
         if not isinstance(prefix, str) or not all(part.isidentifier() for part in prefix.split(".")):
             raise InvalidWork(f"must hold dotted module names, not {_short(prefix)}.")
     return tuple(str(prefix) for prefix in value)
+
+
+def _database(value: object) -> str | None:
+    alias = _direct(value)
+    if alias is not None and alias not in settings.DATABASES:
+        raise InvalidWork(f"{_short(alias)} is not in DATABASES.")
+    return alias
 
 
 def _direct(value: object) -> str | None:

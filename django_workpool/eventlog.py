@@ -9,16 +9,26 @@ from typing import Any
 from . import conf, events
 from .database import Part
 
+#: The levels by pool, of all databases; and those of each database.
 _levels: dict[str, str] = {}
+_by_database: dict[str, Mapping[str, str]] = {}
 
 #: The pools that name a level.
 LEVELS = Part("levels", "SELECT pool, log_level FROM {Globals} WHERE log_level <> ''")
 
 
-def set_levels(levels: Mapping[str, str]) -> None:
-    """Take over the levels that the pools' rows name; those of pools that are left out are left to WORKPOOL_LOG_LEVEL."""
+def set_levels(using: str, levels: Mapping[str, str]) -> None:
+    """Take over the levels that the pools' rows in a database name; those of pools that are left out are left to WORKPOOL_LOG_LEVEL."""
     global _levels
-    _levels = dict(levels)
+    _by_database[using] = levels
+    if len(_by_database) == 1:
+        _levels = dict(levels)
+        return
+    found: dict[str, str] = {}
+    for alias, named in list(_by_database.items()):
+        # A pool that has moved to another database has left its row behind.
+        found |= {pool: level for pool, level in named.items() if pool not in conf.pools() or conf.database_alias(pool) == alias}
+    _levels = found
 
 
 def level_of(pool: str) -> str:

@@ -60,7 +60,11 @@ def schedule(
     """
     said: dict[str, Any] = {"cron": cron, "args": args, "kwargs": kwargs, "pool": pool, "time_zone": time_zone}
     columns = check(name, function, **said, missed=missed, priority=priority, enabled=enabled)
-    using = conf.database_alias()
+    using = conf.database_alias(pool)
+    for other in conf.database_aliases():
+        if other != using:
+            # Its pool was in another database.
+            remove(other, name=name)
     with transaction.atomic(using=using, savepoint=False):
         if not change(using, columns, name=name):
             Periodic.objects.using(using).bulk_create([Periodic(**columns)], ignore_conflicts=True)
@@ -75,7 +79,7 @@ async def aschedule(name: str, function: Callable[..., Any] | str, **options: An
 
 def unschedule(name: str) -> bool:
     """Remove a periodic work, in the caller's transaction; return whether it was there. What it has enqueued stays."""
-    return remove(conf.database_alias(), name=name) > 0
+    return sum(remove(using, name=name) for using in conf.database_aliases()) > 0
 
 
 async def aunschedule(name: str) -> bool:

@@ -11,15 +11,14 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 
 from . import conf, functions, periodic
+from .admin_databases import ShowsDatabase
 from .exceptions import InvalidWork, WorkpoolError
 from .models import Periodic
 from .ticks import zone
 
 if TYPE_CHECKING:
-    AnyModelAdmin = admin.ModelAdmin[Any]
     AnyModelForm = forms.ModelForm[Any]
 else:
-    AnyModelAdmin = admin.ModelAdmin
     AnyModelForm = forms.ModelForm
 
 #: Ticks that the page of a periodic work shows.
@@ -93,7 +92,7 @@ class PeriodicForm(AnyModelForm):
         return cleaned
 
 
-class PeriodicAdmin(AnyModelAdmin):
+class PeriodicAdmin(ShowsDatabase):
     """What is enqueued again and again: add, change, enable, disable, delete, as Django's permissions say."""
 
     form = PeriodicForm
@@ -114,29 +113,32 @@ class PeriodicAdmin(AnyModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Periodic, form: Any, change: bool) -> None:
         """Write the columns that were checked: the row's place in time is the leader's."""
-        using = conf.database_alias()
-        if change:
+        using, old = conf.database_alias(form.columns["pool"]), obj._state.db
+        if change and old == using:
             periodic.change(using, form.columns, pk=obj.pk)
-        else:
-            obj.pk = periodic.create(using, form.columns).pk
+            return
+        if change and old is not None:
+            # The new pool is in another database.
+            periodic.remove(old, pk=obj.pk)
+        obj.pk, obj._state.db = periodic.create(using, form.columns).pk, using
 
     def delete_model(self, request: HttpRequest, obj: Periodic) -> None:
         """Delete one."""
-        periodic.remove(conf.database_alias(), pk=obj.pk)
+        periodic.remove(obj._state.db or conf.database_alias(obj.pool), pk=obj.pk)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Periodic]) -> None:
         """Delete those chosen."""
-        periodic.remove(conf.database_alias(), pk__in=_ids(queryset))
+        periodic.remove(queryset.db, pk__in=_ids(queryset))
 
     @admin.action(permissions=["change"], description="Enable the chosen")
     def enable(self, request: HttpRequest, queryset: QuerySet[Periodic]) -> None:
         """Enable those chosen."""
-        self.message_user(request, f"{periodic.enable(conf.database_alias(), _ids(queryset), enabled=True)} enabled.")
+        self.message_user(request, f"{periodic.enable(queryset.db, _ids(queryset), enabled=True)} enabled.")
 
     @admin.action(permissions=["change"], description="Disable the chosen")
     def disable(self, request: HttpRequest, queryset: QuerySet[Periodic]) -> None:
         """Disable those chosen."""
-        self.message_user(request, f"{periodic.enable(conf.database_alias(), _ids(queryset), enabled=False)} disabled.")
+        self.message_user(request, f"{periodic.enable(queryset.db, _ids(queryset), enabled=False)} disabled.")
 
     @admin.display(description="next tick", ordering="next_ms")
     def next_tick(self, row: Periodic) -> str:

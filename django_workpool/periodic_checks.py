@@ -20,11 +20,17 @@ ROWS_MAX = 1_000
 def check_periodic(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """workpool.E010: there are periodic works, but not the library. workpool.W010: one of them cannot be enqueued as it is."""
     try:
-        alias = conf.database_alias()
-        if alias not in (databases or ()):
-            return []
+        aliases = conf.database_aliases()
+    except WorkpoolSettingsError:
+        # It is told by E001.
+        return []
+    return [message for alias in aliases if alias in (databases or ()) for message in _check(alias)]
+
+
+def _check(alias: str) -> list[CheckMessage]:
+    try:
         rows = list(Periodic.objects.using(alias).filter(enabled=True).order_by("id")[:ROWS_MAX])
-    except (DatabaseFailed, WorkpoolSettingsError):
+    except DatabaseFailed:
         # Before the first migration there is nothing to ask; a database that is away is told of by others.
         return []
     if rows and not is_available():

@@ -162,7 +162,7 @@ class Workpool:
             changes["log_level"] = conf.check_log_level(log_level)
         if not changes:
             raise InvalidWork("configure() needs max_parallelism or log_level.")
-        using = conf.database_alias()
+        using = conf.database_alias(self.name)
         with transaction.atomic(using=using):
             if not Globals.objects.using(using).filter(pool=self.name).update(**changes):
                 create_rows(using, [self.name])
@@ -242,20 +242,23 @@ def batch(
 
 
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
-    """Make the single rows of the pools (of all pools of the settings) where they are missing."""
-    for name in conf.pools() if pools is None else pools:
+    """Make the single rows of the pools (of all pools that are in this database) where they are missing."""
+    names = conf.pools_in(using) if pools is None else list(pools)
+    for name in names:
         limit = conf.pool(name).max_parallelism
         first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
         Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
         InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
         RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
-    Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
+    if names:
+        Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
 
 
 def apply_settings(using: str) -> None:
     """Make the rows, and put the limits that the settings name into force (those they leave out are the rows')."""
     create_rows(using)
-    for name, settings in conf.pools().items():
-        if settings.max_parallelism is not None:
-            stale = Globals.objects.using(using).filter(pool=name).exclude(max_parallelism=settings.max_parallelism)
-            stale.update(max_parallelism=settings.max_parallelism)
+    for name in conf.pools_in(using):
+        limit = conf.pool(name).max_parallelism
+        if limit is not None:
+            stale = Globals.objects.using(using).filter(pool=name).exclude(max_parallelism=limit)
+            stale.update(max_parallelism=limit)

@@ -42,6 +42,7 @@ def test_the_checks_are_registered_once():
         "check_health",
         "check_limits",
         "check_migrations",
+        "check_routers",
         "check_settings",
         "check_sqlite",
     ]

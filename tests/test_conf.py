@@ -105,7 +105,7 @@ def test_options_are_a_dictionary(options):
 @pytest.mark.parametrize("key", ["max_parallelism", "MAX_PARALELISM", "", 1, None])
 def test_unknown_keys_are_refused_with_the_known_ones(key):
     text = refused({"default": {}, "p": {key: 1}})
-    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DIRECT"
+    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DATABASE, DIRECT"
     assert text == f"WORKPOOLS['p'] has an unknown key {key!r}; known are {known}."
 
 
@@ -117,6 +117,7 @@ def test_unknown_keys_are_refused_with_the_known_ones(key):
         ("RETENTION", [timedelta(-1), 0, 86400, "1d", True, MAX_PERIOD + timedelta(1), timedelta.max]),
         ("RETRY", [None, 3, "yes", [], {"max_attempts": 0}, {"attempts": 3}, {1: 2}]),
         ("HOLD", [None, timedelta(-1), 600, False, timedelta.max]),
+        ("DATABASE", ["", 1, True, ["default"], "nowhere"]),
         ("DIRECT", ["", 1, True, ["direct"]]),
         ("FUNCTIONS", [None, "app.work", {"a"}, [""], ["app."], [".app"], ["a b"], ["a-b"], [1], [None]]),
     ],

@@ -101,10 +101,10 @@ def test_the_example_of_the_manual_runs(monkeypatch: pytest.MonkeyPatch, setting
 def test_the_level_of_events_follows_the_rows(caplog: pytest.LogCaptureFixture) -> None:
     """A pool's row decides which of its events are written."""
     caplog.set_level(10, logger="django_workpool.events")
-    eventlog.set_levels({"default": "ERROR"})
+    eventlog.set_levels("default", {"default": "ERROR"})
     try:
         eventlog.log("started", "INFO", "default")
         eventlog.log("wedged", "ERROR", "default")
     finally:
-        eventlog.set_levels({"default": ""})
+        eventlog.set_levels("default", {"default": ""})
     assert [record.getMessage().split()[0] for record in caplog.records] == ["event=wedged"]

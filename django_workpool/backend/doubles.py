@@ -124,7 +124,7 @@ class WorkpoolImmediateBackend(PoolTasks, ImmediateBackend):
             context = serialization.decode(options.on_complete_context)
             done = OnCompleteArgs(work_id=uuid.UUID(result.id), context=context, result=ended)
             try:
-                with transaction.atomic(using=conf.database_alias()):
+                with transaction.atomic(using=conf.database_alias(result.task.queue_name)):
                     functions.resolve(options.on_complete, functions.CALLBACK_KINDS).func(done)
             except Exception:
                 # As with the pool: the work has ended all the same.

@@ -160,7 +160,7 @@ class WorkpoolBackend(PoolTasks):
         Raises:
             TaskResultDoesNotExist: there is none, or its pool no longer keeps it.
         """
-        return read_result(self.alias, [conf.database_alias()], result_id)
+        return read_result(self.alias, conf.database_aliases(self.queues or None), result_id)
 
 
 def identify(result: "TaskResult[Any, Any]", work_id: uuid.UUID) -> None:

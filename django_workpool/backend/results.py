@@ -214,7 +214,7 @@ def _find_living(using: str, work_id: uuid.UUID) -> Found | None:
     from ..models import PendingCompletion, PendingStart, RunningWork, Work, Worker
 
     def of(model: Any, field: str, **where: Any) -> Subquery:
-        return Subquery(model.objects.filter(**where or {"work_id": OuterRef("id")}).values(field)[:1])
+        return Subquery(model.objects.using(using).filter(**where or {"work_id": OuterRef("id")}).values(field)[:1])
 
     works = Work.objects.using(using).filter(id=work_id).exclude(fn_type=FnType.CALLBACK)
     row = works.annotate(

@@ -134,7 +134,7 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
     channel.sendall(pack({"ready": True}))
     while (frame := runs.get()) is not None:
         run, parent["leads"] = read_run(frame["run"]), frame["leads"]
-        eventlog.set_levels({run.pool: frame["level"]})
+        eventlog.set_levels(setup["using"], {run.pool: frame["level"]})
         brought.clear()
         try:
             contextvars.Context().run(performer.perform, run, isolation)

@@ -45,7 +45,6 @@ class CoroutineExecutor:
         self.name = name
         self._run = run
         self._on_crash = on_crash
-        self._shared = SharedThread(name, working_folder())
         # Guards all that follows. Nothing is called and nothing waited for while it is held, but for the start of the thread.
         self._changed = threading.Condition()
         self._waiting: dict[int, Run] = {}
@@ -56,6 +55,7 @@ class CoroutineExecutor:
         self._ending = False
         # The loop itself keeps only weak references.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._shared = SharedThread(name, working_folder(), self._is_quiet)
 
     @property
     def idle(self) -> bool:
@@ -183,10 +183,10 @@ class CoroutineExecutor:
         task.add_done_callback(self._tasks.discard)
 
     def _tidy(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._shared.is_due(self._is_quiet()):
+        if self._shared.is_due():
             # On a loop that a function has spoilt the works come first.
             with suppress(Exception):
-                self._make_task(loop, self._shared.tidy(self._is_quiet))
+                self._make_task(loop, self._shared.tidy())
 
     def _is_quiet(self) -> bool:
         with self._changed:

@@ -7,7 +7,7 @@ two holders of the lead, and while a worker takes another one's place, there is 
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from django.db.utils import Error
@@ -18,7 +18,7 @@ from ..exceptions import WorkpoolSettingsError
 from .reading import Look
 from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth, shortened
 
-__all__ = ["Health", "LeaderHealth", "PoolHealth", "Reason", "Unasked", "WorkerHealth", "examine", "look", "shortened"]
+__all__ = ["Health", "LeaderHealth", "PoolHealth", "Reason", "Unasked", "WorkerHealth", "examine", "examine_all", "look", "shortened"]
 
 #: Seconds between two looks that must agree on a fault: longer than a process that lives needs to find what it has missed.
 AGAIN_AFTER = 2.5
@@ -47,6 +47,23 @@ def examine(using: str, pools: Sequence[str] | None = None) -> Health:
     )
     leader = second.leader if first.leader.is_missing else replace(second.leader, expected=False)
     return replace(second, pools=kept, leader=leader)
+
+
+def examine_all(databases: Sequence[str], pools: Sequence[str] | None = None) -> tuple[dict[str, Health], dict[str, str]]:
+    """Examine several databases at the same time.
+
+    Returns:
+        What was found in each, and of those that could not be asked, why.
+    """
+    found: dict[str, Health] = {}
+    unasked: dict[str, str] = {}
+    with ThreadPoolExecutor(max_workers=max(1, len(databases)), thread_name_prefix="workpool-health") as threads:
+        for using, answer in [(using, threads.submit(examine, using, pools)) for using in databases]:
+            try:
+                found[using] = answer.result()
+            except Unasked as error:
+                unasked[using] = str(error)
+    return found, unasked
 
 
 def _agree(before: PoolHealth | None, now: PoolHealth) -> bool:

@@ -79,7 +79,7 @@ class Watchdog:
         self._leaderless = now if self._leaderless is None else self._leaderless
         if now - self._leaderless > NO_LEADER_AFTER and self._may_tell("*"):
             seconds = round(now - self._leaderless)
-            eventlog.log("no_leader", "ERROR", "*", since_s=seconds, term=row[1], last_owner=row[0])
+            eventlog.log("no_leader", "ERROR", "*", since_s=seconds, term=row[1], last_owner=row[0], database=self.using)
             courier.post(pool_wedged, pool="*", reason="no_leader", error="", seconds=seconds)
 
     def look(self, queues: Mapping[str, int], now_ms: float, dead: set[int]) -> None:

@@ -49,6 +49,8 @@ class Intake:
         self.executors = Executors(self.performer, options, self.assignments, self._bring_home, self._completed, self._crashed)
         self._lock = threading.Lock()
         self.stopping = threading.Event()
+        #: Runs taken so far.
+        self.taken = 0
         #: Set when nothing more is taken: what still comes was never begun.
         self.closed = False
         #: Runs that came after ``stopping``, and when the leader knows of it at the latest.
@@ -67,6 +69,7 @@ class Intake:
         # In one step: whoever ends the process must see what is on its way.
         with self._lock:
             fresh = self.assignments.take(runs)
+            self.taken += len(fresh)
             if not self.stopping.is_set():
                 self.executors.submit(fresh)
             elif time.monotonic() < self._known:

@@ -137,7 +137,7 @@ class Leader:
             # A row is held by an old leader that has stopped; it is tried again.
             logger.warning("the lead cannot be taken: %s", first_line(error))
             return False
-        eventlog.log("lead_taken", "REPORT", "*", term=self.lead.term, owner=self.owner)
+        eventlog.log("lead_taken", "REPORT", "*", term=self.lead.term, owner=self.owner, database=self.using)
         self._memories.clear()
         self._next.clear()
         self.fleet.refresh(self.using, now=True)
@@ -151,7 +151,7 @@ class Leader:
             if pool not in self._memories:
                 self._memories[pool] = PoolMemory(pool=pool, generation=generation, report=state.load(self.using, pool))
                 self._next[pool] = 0.0
-        eventlog.set_levels(dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
+        eventlog.set_levels(self.using, dict(Globals.objects.using(self.using).values_list("pool", "log_level")))
 
     def _lead_once(self) -> None:
         """Look around, iterate what is due, sleep."""
@@ -209,7 +209,7 @@ class Leader:
         self._memories.clear()
         self._next.clear()
         self.fleet.refreshed = float("-inf")
-        eventlog.log("lead_lost", "WARN", "*", term=self.lead.term, owner=self.owner, reason=reason)
+        eventlog.log("lead_lost", "WARN", "*", term=self.lead.term, owner=self.owner, reason=reason, database=self.using)
 
     def _take_hints(self, hints: set[Hint]) -> None:
         for hint in hints:
@@ -248,7 +248,7 @@ class Leader:
         loaded = all(memory.loaded > 0 for memory in self._memories.values())
         for worker in gone - running if loaded else set():
             if worker in self.fleet.dead:
-                eventlog.log("worker_lost", "WARN", "*", worker=self.fleet.name(worker))
+                eventlog.log("worker_lost", "WARN", "*", worker=self.fleet.name(worker), database=self.using)
             workers.unregister(self.using, worker)
             self.fleet.refreshed = float("-inf")
         for memory in self._memories.values():

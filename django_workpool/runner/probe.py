@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 logger = logging.getLogger("django_workpool.runner")
 
@@ -37,6 +38,34 @@ class Tick:
     well: bool
     reason: str
     beat_age: float | None
+
+    @property
+    def trouble(self) -> str:
+        """Why the process is not well, or nothing."""
+        if not self.well:
+            return self.reason
+        return "the process does not go on" if time.monotonic() - self.at > TICK_WITHIN else ""
+
+
+class Part:
+    """What tells of a part of a process, the one that serves a database, among several.
+
+    Args:
+        probe: Keeps the file.
+        name: The database.
+    """
+
+    def __init__(self, probe: "Probe", name: str) -> None:
+        self.probe, self.name = probe, name
+        probe.ticks[name] = None
+
+    def tick(self, *, leads: bool, worker: int, well: bool, reason: str, beat_age: float | None = None) -> None:
+        """As that of ``Probe``."""
+        self.probe.ticks[self.name] = Tick(at=time.monotonic(), leads=leads, worker=worker, well=well, reason=reason, beat_age=beat_age)
+
+    def leave(self) -> None:
+        """Tell nothing any more: this part has ended in order."""
+        self.probe.ticks.pop(self.name, None)
 
 
 class Pulse:
@@ -82,7 +111,8 @@ class Probe:
         # Functions may change the working directory.
         self.path = Path(path).absolute()
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        self._tick: Tick | None = None
+        #: What the process has said of itself last; where it has several parts, of each of them, by name.
+        self.ticks: dict[str, Tick | None] = {}
         #: Device and inode of what was written last: somebody else's file stays.
         self._written: tuple[int, int] | None = None
         #: Why it is not renewed, as far as that was told.
@@ -96,7 +126,7 @@ class Probe:
 
     def tick(self, *, leads: bool, worker: int, well: bool, reason: str, beat_age: float | None = None) -> None:
         """Note how the process is. Cheap; never raises."""
-        self._tick = Tick(at=time.monotonic(), leads=leads, worker=worker, well=well, reason=reason, beat_age=beat_age)
+        self.ticks[""] = Tick(at=time.monotonic(), leads=leads, worker=worker, well=well, reason=reason, beat_age=beat_age)
 
     def remove(self) -> None:
         """Remove the file: the process ends in order. Never raises, and does not wait for a disk that hangs."""
@@ -105,10 +135,12 @@ class Probe:
 
     def _run(self) -> None:
         while not self._end.wait(WRITE_EVERY / 4):
-            tick = self._tick
-            if tick is None:
+            ticks = dict(self.ticks)
+            told = {name: tick for name, tick in ticks.items() if tick is not None}
+            if not told or len(told) < len(ticks):
+                # A part has not begun yet.
                 continue
-            trouble = self._renew(tick)
+            trouble = self._renew(told)
             if trouble and not self._trouble:
                 logger.error("the health file %s is not renewed: %s", self.path, trouble)
             elif self._trouble and not trouble:
@@ -121,14 +153,13 @@ class Probe:
             if (found.st_dev, found.st_ino) == self._written:
                 self.path.unlink()
 
-    def _renew(self, tick: Tick) -> str:
-        """Write the file if the process is well; return why it is not written, or nothing."""
-        if not tick.well:
-            return tick.reason
-        if time.monotonic() - tick.at > TICK_WITHIN:
-            return "the process does not go on"
+    def _renew(self, ticks: dict[str, Tick]) -> str:
+        """Write the file if the process is well, with all its parts; return why it is not written, or nothing."""
+        for name, tick in ticks.items():
+            if tick.trouble:
+                return f"{name}: {tick.trouble}" if len(ticks) > 1 else tick.trouble
         try:
-            self._write(_told(tick))
+            self._write(_told(ticks))
         except OSError as error:
             return str(error)
         return ""
@@ -146,11 +177,21 @@ class Probe:
             raise
 
 
-def _told(tick: Tick) -> dict[str, object]:
+def _told(ticks: dict[str, Tick]) -> dict[str, object]:
+    parts = {name: _told_of(tick) for name, tick in ticks.items()}
+    # Of several the whole says what the last beat was that is longest ago.
+    worst = max(parts.values(), key=lambda part: part["beat_age_s"] or 0.0)
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        **worst,
+        **({"databases": parts} if "" not in parts else {}),
+    }
+
+
+def _told_of(tick: Tick) -> dict[str, Any]:
+    return {
         "role": "leads" if tick.leads else "stands by",
         "worker": tick.worker,
         "beat_age_s": None if tick.beat_age is None or math.isinf(tick.beat_age) else round(tick.beat_age, 1),

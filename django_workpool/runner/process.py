@@ -7,8 +7,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache
+from typing import TypeVar
 
 from django.db import DatabaseError, connections
 
@@ -24,7 +24,8 @@ from . import drain
 from .clerk import Clerk, Late
 from .intake import Intake
 from .leader import Leader
-from .probe import Probe, Pulse
+from .options import Options as Options
+from .probe import Pulse
 from .service import Service
 from .watcher import Watcher
 
@@ -45,42 +46,25 @@ WAIT_MAX = 5.0
 T = TypeVar("T")
 
 
+#: What has been imported stays: each full collection would go through all of it, for 30 ms in which no function runs.
+#: Once: what is alive when a second database is served may be in use.
+_freeze = cache(gc.freeze)
+
+
 class Stopped(Exception):
     """A signal came before the process had begun."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the command line says."""
-
-    threads: int
-    #: The pools whose works it runs; None for all.
-    pools: tuple[str, ...] | None
-    #: End when nothing is due, running or waiting for a retry.
-    drain: bool
-    #: Seconds that running functions get after the first signal.
-    grace: float
-    #: Child processes that run the functions instead of threads; 0 for none.
-    processes: int = 0
-    #: Works that wait here for a free thread or child, so that short functions need not wait for the loop.
-    prefetch: int = 0
-    #: Works after which a child is replaced; 0 for never.
-    recycle: int = 0
-    #: Makes the executor to which actions are handed over.
-    executor: Callable[[], Any] | None = None
-    #: Is told how the process is.
-    probe: Probe | None = None
-
-    @property
-    def capacity(self) -> int:
-        """Works assigned to this process at once, coroutines and callbacks not counted."""
-        return (self.processes or self.threads) + self.prefetch
-
-
 class Process:
-    """Leads or stands by, runs functions, and shuts down."""
+    """Leads or stands by, runs functions, and shuts down: all that serves one database.
 
-    def __init__(self, using: str, options: Options) -> None:
+    Args:
+        using: The database.
+        options: What the command line says.
+        agreement: When all databases are drained that this process of the system serves.
+    """
+
+    def __init__(self, using: str, options: Options, agreement: drain.Agreement | None = None) -> None:
         self.using, self.options = using, options
         self.id = uuid.uuid4()
         self.name = f"{workers.host_name()}:{os.getpid()}"
@@ -92,6 +76,9 @@ class Process:
         self.pulse = Pulse()
         self.clerk = Clerk(using)
         self._told_late = False
+        self.agreement = agreement or drain.Agreement([using])
+        #: Tells its threads from those that serve other databases.
+        self._mark = f"@{using}" if self.agreement.is_of_several else ""
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -139,8 +126,7 @@ class Process:
     def _start(self) -> None:
         self._patiently(lambda: pools.apply_settings(self.using))
         functions.load_tasks()
-        # What has been imported stays: each full collection would go through all of it, for 30 ms in which no function runs.
-        gc.freeze()
+        _freeze()
         self.leader = Leader(self.using, self.id, self.intake)
         worker_id = self._patiently(self._register)
         intake = self.intake
@@ -150,8 +136,8 @@ class Process:
             self._service("watch", self.watcher.run, lambda: self.watcher.rounds),
             self._service("writer", intake.writer.run, lambda: intake.writer.progress),
             self._service("loop", self.leader.run, lambda: self.leader.watchdog.turned),
-            *(Service(name, body, self.end) for name, body in intake.executors.bodies().items()),
-            Service("signals", courier.run, self.end),
+            *(Service(name + self._mark, body, self.end) for name, body in intake.executors.bodies().items()),
+            Service("signals" + self._mark, courier.run, self.end),
         ]
         self.services[0].start()
         # The loop begins with a worker that others can see alive.
@@ -159,10 +145,12 @@ class Process:
             time.sleep(TICK / 5)
         for service in self.services[1:]:
             service.start()
-        eventlog.log("process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid())
+        eventlog.log(
+            "process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid(), database=self.using
+        )
 
     def _service(self, name: str, body: Callable[[threading.Event], None], progress: Callable[[], object]) -> Service:
-        return Service(name, courier.feeding(body), self.end, progress, lambda: database(self.using).cut(name))
+        return Service(name + self._mark, courier.feeding(body), self.end, progress, lambda: database(self.using).cut(name))
 
     def _register(self) -> int:
         row = workers.register(
@@ -189,9 +177,13 @@ class Process:
                 return 1
             if self.options.drain and time.monotonic() >= look:
                 look = time.monotonic() + drain.EVERY
-                if self.idle and self._try("looking whether all is drained", lambda: drain.is_drained(self.using, self.options.pools)):
+                if self.agreement.look(self.using, lambda: self.intake.taken, self._is_drained):
                     return 0
         return 0
+
+    def _is_drained(self) -> bool:
+        drained = lambda: drain.is_drained(self.using, self.options.pools)  # noqa: E731
+        return self.idle and bool(self._try("looking whether all is drained", drained))
 
     def _tell(self, does: str = "") -> None:
         """Tell the probe how this process is."""
@@ -216,7 +208,9 @@ class Process:
         """Take nothing more, let functions end, write down the rest, hand over."""
         intake, leads = self.intake, self.leader.lead.held
         intake.refuse()
-        eventlog.log("process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(intake.executors.active()))
+        eventlog.log(
+            "process_stopping", "REPORT", "*", grace_s=self.options.grace, running=len(intake.executors.active()), database=self.using
+        )
         # The beat says it as well, in case that this does not get through.
         self.watcher.accepting = False
         self.leader.hand_over_asked.set()
@@ -241,7 +235,7 @@ class Process:
         self._retire()
         self._leave()
         self._end_threads()
-        eventlog.log("process_ended", "REPORT", "*", pid=os.getpid())
+        eventlog.log("process_ended", "REPORT", "*", pid=os.getpid(), database=self.using)
 
     def _end_threads(self) -> None:
         intake, led = self.intake, self.leader.lead.held

@@ -88,7 +88,7 @@ class Watcher:
 
     def _warn(self) -> None:
         for text in database(self.using).pooler_warnings():
-            eventlog.log("pooled", "WARN", "*", text=text)
+            eventlog.log("pooled", "WARN", "*", text=text, database=self.using)
 
     def _hear(self, hint: Hint) -> None:
         if hint.kind == "worker":
@@ -137,7 +137,7 @@ class Watcher:
             if answers["assigned"]:
                 self._fetch(0)
             self._learn([path for (path,) in answers["unknown"]], is_published=bool(answers["published"]))
-            eventlog.set_levels({pool: level for pool, level in answers["levels"]})
+            eventlog.set_levels(self.using, {pool: level for pool, level in answers["levels"]})
 
     def _is_beat_due(self, accepting: bool) -> bool:
         every = BEAT_EVERY if database(self.using).leases else BEAT_EVERY_WITH_FLOCK
@@ -175,5 +175,5 @@ class Watcher:
     def _begin_again(self, watch: Watch) -> None:
         """The fleet took this worker for dead and has recovered what it ran: nothing of that can be written any more."""
         old, self.worker_id = self.worker_id, self.register()
-        eventlog.log("worker_given_up", "ERROR", "*", worker=old, new_worker=self.worker_id)
+        eventlog.log("worker_given_up", "ERROR", "*", worker=old, new_worker=self.worker_id, database=self.using)
         watch.hold(self.worker_id)

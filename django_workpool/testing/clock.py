@@ -23,7 +23,7 @@ def aliases() -> dict[str, list[str]]:
     """Return the pools of the settings by the database that holds their rows."""
     found: dict[str, list[str]] = {}
     for pool in conf.pools():
-        found.setdefault(conf.database_alias(), []).append(pool)
+        found.setdefault(conf.database_alias(pool), []).append(pool)
     return found
 
 

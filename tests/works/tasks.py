@@ -19,6 +19,7 @@ from django.utils import timezone, translation
 from django_workpool import BatchResult, OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_batch_complete, on_complete, query
 
 from . import coroutines as coroutines
+from . import databases as databases
 from . import processes as processes
 from .models import Child, Counter, Event
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -17,12 +18,14 @@ from django.utils.module_loading import import_string
 
 from ... import conf, eventlog
 from ...database_errors import is_away, is_conflict, lacks_table
-from ...exceptions import UnknownPool
+from ...exceptions import UnknownPool, WorkpoolSettingsError
 from ...failures import first_line
 from ...models import Worker
 from ...runner.clerk import Late
-from ...runner.probe import Probe
+from ...runner.drain import Agreement
+from ...runner.probe import Part, Probe
 from ...runner.process import Options, Process
+from ...runner.several import Several
 
 logger = logging.getLogger("django_workpool.runner")
 
@@ -93,50 +96,68 @@ class Command(BaseCommand):
         Raises:
             CommandError: a pool is unknown, the options do not fit together, or the tables are missing.
         """
-        try:
-            for name in options["pool"] or ():
-                conf.pool(name)
-        except UnknownPool as error:
-            raise CommandError(str(error)) from error
         if options["processes"] and options["executor"]:
             raise CommandError("Choose --processes or --executor: functions run in one of them.")
         if (options["processes"] or options["executor"]) and not getattr(settings, "SETTINGS_MODULE", None):
             raise CommandError("--processes and --executor need DJANGO_SETTINGS_MODULE: other processes set themselves up by it.")
+        databases = _databases(options["pool"])
         probe = _probe(options["health_file"]) if options["health_file"] else None
-        process = Process(
-            conf.database_alias(),
-            Options(
-                threads=options["threads"],
-                pools=tuple(options["pool"]) if options["pool"] else None,
-                drain=options["drain"],
-                grace=options["grace"],
-                processes=options["processes"],
-                prefetch=options["prefetch"],
-                recycle=options["recycle"],
-                executor=_factory(options["executor"]) if options["executor"] else None,
-                probe=probe,
-            ),
+        all_of_them = Options(
+            threads=options["threads"],
+            pools=None,
+            drain=options["drain"],
+            grace=options["grace"],
+            processes=options["processes"],
+            prefetch=options["prefetch"],
+            recycle=options["recycle"],
+            executor=_factory(options["executor"]) if options["executor"] else None,
+            probe=probe,
+        )
+        agreement = Agreement(databases)
+        several = Several(
+            [
+                Process(
+                    using,
+                    replace(all_of_them, pools=pools, probe=Part(probe, using) if probe and len(databases) > 1 else probe),
+                    agreement,
+                )
+                for using, pools in databases.items()
+            ],
+            _wait_for_tables,
         )
 
         def on_signal(*_: object) -> None:
-            process.signal()
+            several.signal()
 
         _take_signals(on_signal)
         eventlog.log_to_stderr()
         try:
-            if not _wait_for_tables(process):
-                return
-            code = process.run()
+            code = several.run()
         finally:
             if probe is not None:
                 probe.remove()
-        if not process.idle:
+        if not several.idle:
             # A function that never ends must not keep the process from ending: Python would wait for some threads.
             logging.shutdown()
             sys.stdout.flush()
             os._exit(code)
         if code:
             raise CommandError("a thread of the pool has died; see the log", returncode=code)
+
+
+def _databases(names: list[str] | None) -> dict[str, tuple[str, ...] | None]:
+    """Return the databases that the process serves, each with the pools whose works it runs there: None for all.
+
+    Raises:
+        CommandError: a pool is unknown, or the settings cannot be used.
+    """
+    try:
+        if not names:
+            return dict.fromkeys(conf.database_aliases())
+        pools = [conf.pool(name).name for name in names]
+        return {using: tuple(name for name in pools if conf.database_alias(name) == using) for using in conf.database_aliases(pools)}
+    except (UnknownPool, WorkpoolSettingsError) as error:
+        raise CommandError(str(error)) from error
 
 
 def _take_signals(handler: Any) -> None:

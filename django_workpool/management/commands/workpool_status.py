@@ -44,15 +44,18 @@ class Command(BaseCommand):
             self._look_at_file(options["health_file"])
             return
         try:
-            found = health.examine(conf.database_alias(), options["pool"])
-        except (health.Unasked, WorkpoolError, ImproperlyConfigured) as error:
+            found, unasked = health.examine_all(_databases(options["pool"]), options["pool"])
+        except (WorkpoolError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=UNKNOWN) from error
-        missing = set(options["pool"] or ()) - {one.pool for one in found.pools}
-        if missing:
+        missing = set(options["pool"] or ()) - {one.pool for whole in found.values() for one in whole.pools}
+        if missing and not unasked:
             raise CommandError(f"There is no pool {', '.join(map(ascii, sorted(missing)))}.", returncode=UNKNOWN)
-        self._print(json.dumps(found.to_json(), cls=DjangoJSONEncoder, indent=2) if options["json"] else "\n".join(_lines(found)))
-        if found.problems:
-            raise CommandError(self._shown("; ".join(found.summary)), returncode=UNWELL)
+        if found:
+            self._print(_json(found, unasked) if options["json"] else _text(found))
+        if unasked:
+            raise CommandError(self._shown("; ".join(unasked.values())), returncode=UNKNOWN)
+        if any(one.problems for one in found.values()):
+            raise CommandError(self._shown("; ".join(line for one in found.values() for line in one.summary)), returncode=UNWELL)
 
     def _look_at_file(self, path: str) -> None:
         try:
@@ -77,6 +80,28 @@ class Command(BaseCommand):
     def _shown(self, text: str) -> str:
         encoding = getattr(self.stdout, "encoding", None) or "utf-8"
         return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _databases(pools: list[str] | None) -> tuple[str, ...]:
+    """Return the databases of pools; all of them where one is asked for that only a row may know."""
+    return conf.database_aliases(pools if pools and set(pools) <= set(conf.pools()) else None)
+
+
+def _json(found: dict[str, health.Health], unasked: dict[str, str]) -> str:
+    shown: dict[str, Any] = {using: one.to_json() for using, one in found.items()}
+    if len(found) + len(unasked) == 1:
+        (whole,) = shown.values()
+    else:
+        # One object for each database, and above them what concerns all.
+        problems = [f"{using}: {line}" for using, one in found.items() for line in one.problems]
+        problems += [f"{using}: {text}" for using, text in unasked.items()]
+        whole = {"well": not problems, "problems": problems, "databases": shown}
+    return json.dumps(whole, cls=DjangoJSONEncoder, indent=2)
+
+
+def _text(found: dict[str, health.Health]) -> str:
+    parts = [_lines(one) if len(found) == 1 else [f"database {using}", "", *_lines(one)] for using, one in found.items()]
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def _lines(found: health.Health) -> list[str]:
