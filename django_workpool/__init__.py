@@ -5,7 +5,17 @@ These are the public names; everything else is internal. Importing them needs no
 
 import typing as _typing
 
-from .exceptions import InvalidWork, NonRetryableError, UnknownPool, UnregisteredFunction, WorkCanceled, WorkpoolError
+from .current_work import CurrentWork, current
+from .exceptions import (
+    InvalidWork,
+    NoCurrentWork,
+    NonRetryableError,
+    UnknownPool,
+    UnregisteredFunction,
+    WorkCanceled,
+    WorkpoolError,
+    WorkTimeout,
+)
 from .functions import action, mutation, on_complete, query
 from .types import OnCompleteArgs, RetryBehavior, RunResult, Status
 
@@ -13,7 +23,9 @@ if _typing.TYPE_CHECKING:
     from .pools import Workpool, aenqueue, call, enqueue
 
 __all__ = [
+    "CurrentWork",
     "InvalidWork",
+    "NoCurrentWork",
     "NonRetryableError",
     "OnCompleteArgs",
     "RetryBehavior",
@@ -22,11 +34,13 @@ __all__ = [
     "UnknownPool",
     "UnregisteredFunction",
     "WorkCanceled",
+    "WorkTimeout",
     "Workpool",
     "WorkpoolError",
     "action",
     "aenqueue",
     "call",
+    "current",
     "enqueue",
     "mutation",
     "on_complete",

@@ -48,6 +48,7 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
         on_complete=options.on_complete,
         on_complete_context=options.on_complete_context,
         retry=options.retry_text(registered, settings),
+        timeout_ms=options.timeout_ms(registered, settings),
     )
     arguments = _encode(calls)
     ids = [new_work_id() for _ in arguments]

@@ -11,7 +11,7 @@ from ..complete import Completed
 from ..database_errors import is_away, may_pass
 from ..eventlog import log
 from ..failures import describe, first_line
-from ..types import Attempted, Failure, Outcome, Run
+from ..types import Attempted, Failure, Outcome, ResultKind, Run
 
 logger = logging.getLogger("django_workpool.worker")
 
@@ -71,8 +71,9 @@ def tell(run: Run, completed: Completed | None) -> None:
         log("stale", "WARN", run.pool, work_id=run.work_id, name=run.name, token=run.token)
         return
     verdict = completed.verdict
-    fields = {"error": verdict.failure.class_path} if verdict.failure is not None else {}
-    level = "INFO" if verdict.failure is None else "WARN"
+    failure = None if verdict.kind is ResultKind.CANCELED else verdict.failure
+    fields = {"error": failure.class_path} if failure is not None else {}
+    level = "INFO" if failure is None else "WARN"
     log("completed", level, run.pool, work_id=run.work_id, name=run.name, status=completed.status, attempts=verdict.attempts, **fields)
     if completed.callback_failure is not None:
         log("callback_failed", "ERROR", run.pool, work_id=run.work_id, name=run.name, error=completed.callback_failure.class_path)

@@ -169,6 +169,8 @@ class Bare:
     def call(self, func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         return func(*args, **(kwargs or {}))
 
+    def distrust(self) -> None: ...
+
     def leftovers(self, using: str) -> None:
         return None
 
