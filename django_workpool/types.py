@@ -114,7 +114,8 @@ def check_timeout(value: object) -> timedelta | None:
     """
     if value is None or (isinstance(value, timedelta) and timedelta(0) < value <= MAX_TIMEOUT):
         return value
-    raise InvalidWork(f"timeout must be a timedelta above 0, of at most {MAX_TIMEOUT.days} days, or None, not {value!r}.")
+    given = value if isinstance(value, timedelta) else type(value).__name__
+    raise InvalidWork(f"timeout must be a timedelta above 0, of at most {MAX_TIMEOUT.days} days, or None, not {given}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ QUICK_VARIABLE = "WORKPOOL_TEST_QUICK"
 NO_KICK_VARIABLE = "WORKPOOL_TEST_NO_KICK"
 #: Set to anything: callback work is retried after moments.
 QUICK_CALLBACKS_VARIABLE = "WORKPOOL_TEST_QUICK_CALLBACKS"
+#: Set to anything: functions that do not end after their timeout or cancelation are killed, or told of, after half a second.
+STOP_VARIABLE = "WORKPOOL_TEST_STOP"
 #: A file that the first process makes; whatever process loads the project afterwards, fails.
 ONCE_VARIABLE = "WORKPOOL_TEST_ONCE"
 
@@ -32,6 +34,8 @@ class WorksConfig(AppConfig):
             _never_kick()
         if os.environ.get(QUICK_CALLBACKS_VARIABLE):
             _retry_callbacks_soon()
+        if os.environ.get(STOP_VARIABLE):
+            _stop_soon()
         if once := os.environ.get(ONCE_VARIABLE):
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
 
@@ -43,6 +47,12 @@ def _be_quick() -> None:
     liveness.WINDOW = lead.UNCHANGED = 0.6
     watcher.PULSE_EVERY = leader.STANDBY_EVERY = 0.2
     processes.START_AGAIN, processes.STARTS_MAX = 0.02, 3
+
+
+def _stop_soon() -> None:
+    from django_workpool.execution import limits, offspring, timeouts
+
+    timeouts.STOP_GRACE = limits.STOP_GRACE = offspring.STOP_GRACE = 0.5
 
 
 def _never_kick() -> None:

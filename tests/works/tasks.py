@@ -19,6 +19,7 @@ from django.utils import timezone, translation
 from django_workpool import OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_complete, query
 
 from . import processes as processes
+from . import stops as stops
 from .models import Child, Counter, Event
 
 #: No test waits longer for anything.
