@@ -76,7 +76,10 @@ def test_a_function_that_takes_too_long_fails_and_one_that_does_not_succeeds(liv
         short = pool.using(timeout=SHORT, on_complete=ended)
         late = [short.enqueue(burn_for, str(tmp_path), 60), short.enqueue(wait_for, str(tmp_path), 60)]
         late.append(pool.using(on_complete=ended).enqueue(burn_with_timeout, str(tmp_path), 60))
-        in_time = [pool.using(timeout=LONG).enqueue(burn_for, str(tmp_path), 0.2), pool.using(timeout=LONG).enqueue(wait_for, str(tmp_path), 0)]
+        in_time = [
+            pool.using(timeout=LONG).enqueue(burn_for, str(tmp_path), 0.2),
+            pool.using(timeout=LONG).enqueue(wait_for, str(tmp_path), 0),
+        ]
         for one, text in zip(results(late), ("0.15 s", "0.15 s", "0.2 s"), strict=True):
             assert (one.kind, one.attempts, one.error) == ("failed", 1, f"it took longer than {text}")
             (failure,) = failures(one.id)

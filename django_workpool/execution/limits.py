@@ -162,6 +162,12 @@ def cancel(tokens: Iterable[int]) -> None:
             watched.cancel()
 
 
+def is_canceled(token: int) -> bool:
+    """Return whether a run of this process was told that its work is canceled."""
+    watched = _watched.get(token)
+    return watched is not None and watched.work.canceled
+
+
 def is_calling(token: int) -> bool:
     """Return whether a run's function is being called: else its end is already being written, or it has not begun."""
     watched = _watched.get(token)

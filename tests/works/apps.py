@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from datetime import timedelta
+from typing import Any
 
 from django.apps import AppConfig
 
@@ -13,6 +14,8 @@ QUICK_VARIABLE = "WORKPOOL_TEST_QUICK"
 NO_KICK_VARIABLE = "WORKPOOL_TEST_NO_KICK"
 #: Set to anything: callback work is retried after moments.
 QUICK_CALLBACKS_VARIABLE = "WORKPOOL_TEST_QUICK_CALLBACKS"
+#: Set to anything: the leader tells nobody that works which run were canceled, its own process neither.
+LOST_VARIABLE = "WORKPOOL_TEST_LOST"
 #: Set to anything: functions that do not end after their timeout or cancelation are killed, or told of, after half a second.
 STOP_VARIABLE = "WORKPOOL_TEST_STOP"
 #: A file that the first process makes; whatever process loads the project afterwards, fails.
@@ -36,6 +39,8 @@ class WorksConfig(AppConfig):
             _retry_callbacks_soon()
         if os.environ.get(STOP_VARIABLE):
             _stop_soon()
+        if os.environ.get(LOST_VARIABLE):
+            _tell_nobody()
         if once := os.environ.get(ONCE_VARIABLE):
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
 
@@ -53,6 +58,18 @@ def _stop_soon() -> None:
     from django_workpool.execution import limits, offspring, timeouts
 
     timeouts.STOP_GRACE = limits.STOP_GRACE = offspring.STOP_GRACE = 0.5
+
+
+def _tell_nobody() -> None:
+    from django_workpool.runner.turns import Turns
+
+    act = Turns._act
+
+    def acts(turns: Any, it: Any) -> None:
+        it.stops.clear()
+        act(turns, it)
+
+    Turns._act = acts  # type: ignore[method-assign]
 
 
 def _never_kick() -> None:
