@@ -27,7 +27,7 @@ REST_MS = 120_000.0
 #: Events of one history, at most: more means that somebody does not stop.
 EVENTS_MAX = 20_000
 #: Commit points at which a short history seldom passes.
-SELDOM = ("execution.run._query", "execution.mutations._mutate")
+SELDOM = ("execution.run._query", "execution.mutations._mutate", "complete.complete_many")
 #: One in so many histories is long.
 LONG_EVERY = 5
 #: Crashes that are aimed at, in turn.
@@ -133,7 +133,7 @@ class World:
         self.ledger.lines.append(f"{clock.ms - START_MS:8.1f} {who:10} {what}")
 
     def _decide(self, name: str) -> Fate:
-        if name == self.target and (name in NEEDS or dice.random() < 0.5):
+        if name == self.target and (name in NEEDS or name in SELDOM or dice.random() < 0.5):
             self.target, fate = "", self.aimed
             self.tell(self.current.name, f"at {name}: {fate.value}")
             return fate
@@ -209,7 +209,9 @@ class World:
         needed = NEEDS.get(self.target, "")
         if needed:
             self.danger = min(self.danger, 0.02)
-        for _ in range(2 if overtaken or needed or self.troubles.cuts else dice.choice((1, 2, 2, 3))):
+        # What a process that does not lead has run is completed by itself.
+        others = overtaken or needed or self.troubles.cuts or self.target == "complete.complete_many"
+        for _ in range(2 if others else dice.choice((1, 2, 2, 3))):
             self.spawn()
         # Most crashes need no more than a few works: short histories let many more of them happen.
         end = dice.uniform(200, 1_000) if self.short else dice.uniform(1_500, 5_000)
