@@ -195,6 +195,24 @@ def test_broken_executor_is_made_anew(monkeypatch: pytest.MonkeyPatch, wait_unti
         assert all(outcome.failure and outcome.failure.retryable for _, outcome in home.outcomes)
 
 
+def test_canceled_works_are_taken_back_as_far_as_that_goes(monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
+    """What has not begun never did; what has goes on, is asked for once, and ends as it ends."""
+    first = Played()
+    with played(monkeypatch, first) as home:
+        home.executor.submit(some_runs(3))
+        wait_until(lambda: len(first.futures) == 3)
+        first.futures[1].set_running_or_notify_cancel()
+        asked = []
+        monkeypatch.setattr(first.futures[1], "cancel", lambda: bool(asked.append(1)))
+        assert home.executor.cancel({1, 2, 9}) == [] == home.executor.cancel({1, 2, 9})
+        wait_until(lambda: home.outcomes == [(1, Outcome(kind="returned"))] and asked == [1])
+        first.futures[1].set_result('{"kind":"success","value":"7","failure":null}')
+        first.futures[2].cancel()
+        wait_until(lambda: home.executor.idle)
+        assert home.outcomes[1] == (2, Outcome(kind="success", value="7"))
+        assert [(token, outcome.kind) for token, outcome in home.outcomes[2:]] == [(3, "failed")], "nobody has asked for that"
+
+
 def test_executor_that_breaks_all_the_time_is_not_made_all_the_time(wait_until: WaitUntil) -> None:
     """There are seconds between two; what comes meanwhile is given back."""
     home = Home(OSError("no cluster"), OSError("no cluster"))
