@@ -115,10 +115,12 @@ class _Awaited(_Watched):
 _watched: dict[int, _Watched] = {}
 
 
-def begin(run: Run) -> None:
+def begin(run: Run) -> _Watched:
     """Note that a run begins on this thread. Its timeout counts from the first call of its function."""
-    if run.token not in _watched:
-        _watched[run.token] = _Watched(run)
+    found = _watched.get(run.token)
+    if found is None:
+        found = _watched[run.token] = _Watched(run)
+    return found
 
 
 def end(run: Run) -> None:
@@ -134,8 +136,11 @@ def call(run: Run, isolation: Isolation, func: Callable[..., Any], args: Sequenc
     Raises:
         WorkTimeout: its timeout is over.
     """
-    begin(run)
-    return _watched[run.token].call(isolation, func, args, kwargs)
+    watched = _watched.get(run.token) or begin(run)
+    if run.timeout_ms is None and on_call is None and run.fn_type is not FnType.CALLBACK:
+        # The usual case, kept short.
+        return isolation.call(call_for, (watched.work, func, args, kwargs))
+    return watched.call(isolation, func, args, kwargs)
 
 
 async def acall(run: Run, func: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -169,6 +174,6 @@ def is_canceled(token: int) -> bool:
 
 
 def is_calling(token: int) -> bool:
-    """Return whether a run's function is being called: else its end is already being written, or it has not begun."""
+    """Return, where ``on_call`` is set, whether a run's function is being called: else its end is being written, or it has not begun."""
     watched = _watched.get(token)
     return watched is not None and watched.calling

@@ -9,6 +9,7 @@ involved: the exception could come between taking and releasing one.
 import ctypes
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from .. import eventlog
+from ..current_work import call_for
 from ..exceptions import WorkTimeout
 from ..types import Run
 
@@ -28,6 +30,11 @@ STOP_GRACE = 5.0
 LOOK_EVERY = 3600.0
 #: Seconds that a call waits at most to learn whether its shot was fired: moments, unless the watchman was lost in a fork.
 SHOT_TIME = 1.0
+
+#: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares.
+FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool"})
+#: Seconds for which it waits at most until a function has left such code, and between two looks.
+LEAVE_TIME, LEAVE_EVERY = 1.0, 0.002
 
 # A function object of our own: others may have given theirs other argument types.
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(("PyThreadState_SetAsyncExc", ctypes.pythonapi))
@@ -60,6 +67,15 @@ class Shot:
         if not self.done:
             _raise_in(self.thread, id(WorkTimeout))
         self.fired = True
+
+    def is_in_the_way(self) -> bool:
+        """Return whether the thread is in code that should not be torn apart. While this is asked, it stays where it is."""
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None and frame.f_code not in (call_for.__code__, Timeout.call.__code__):
+            if str(frame.f_globals.get("__name__")).partition(".")[0] in FRAGILE:
+                return True
+            frame = frame.f_back
+        return False
 
     def end(self) -> None:
         """Note that the call has ended. The exception may come in here, for the last time: then this is called once more."""
@@ -131,6 +147,8 @@ class Timeout:
             # If another call begins, it sees by itself that it is too late.
             return float("inf")
         if not shot.firing:
+            if now < self._at + LEAVE_TIME and shot.is_in_the_way():
+                return now + LEAVE_EVERY
             shot.fire()
             self._fired_at = now
         return float("inf") if self._told or self._fired_at is None else self._fired_at + STOP_GRACE
