@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from django_workpool.types import Failure, Outcome, Run
 from .live import Live, failures, live_main, result, results, texts, transactional_db, value, wait_for_quiet
 from .runs import a_run, some_runs, tokens
 from .works.processes import end_by, say, where, where_async, where_mutation, where_query
+from .works.stops import TWICE, burn_for, look_at_itself
 from .works.tasks import ended, ended_once, fail, fail_once, return_text
 
 __all__ = ["transactional_db"]
@@ -48,6 +50,17 @@ def test_actions_run_there_and_their_outcomes_come_home(live: Live) -> None:
     assert main not in {one["pid"] for one in told} and len({one["pid"] for one in told}) <= 2
     assert [value(Workpool().enqueue(function)) for function in (where_mutation, where_query, where_async)] == [main] * 3
     wait_for_quiet()
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_timeouts_hold_there(live: Live, tmp_path: Path) -> None:
+    """As on a thread, and what the function is told of its work is told there, too."""
+    late = Workpool().using(timeout=timedelta(milliseconds=150), retry=TWICE).enqueue(burn_for, str(tmp_path), 60)
+    itself = Workpool().using(name="a label").enqueue(look_at_itself)
+    assert (result(late).kind, result(late).attempts) == ("failed", 2)
+    assert [failure.class_path for failure in failures(late)] == ["django_workpool.exceptions.WorkTimeout"] * 2
+    told = value(itself)
+    assert (told["work_id"], told["name"], told["attempt"]) == (str(itself), "a label", 1)
 
 
 @pytest.mark.usefixtures("transactional_db")
