@@ -143,7 +143,8 @@ FLOORS = [
     {"client", "complete", "loop"},
     {"pools", "execution", "health"},
     {"runner"},
-    {"django_workpool", "apps", "checks", "admin", "management"},
+    {"testing"},
+    {"django_workpool", "apps", "checks", "admin", "management", "pytest_plugin"},
 ]
 #: Imports inside functions that would go up, and why there is no way round.
 LAZY = {("conf", "models"): "the alias needs the models, which cannot be imported before the apps are loaded"}

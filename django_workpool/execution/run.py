@@ -7,6 +7,8 @@ its completion: both happen or neither. A query runs in a read-only transaction 
 import time
 from collections.abc import Callable
 
+from asgiref.sync import async_to_sync
+
 from .. import functions
 from ..complete import Completed, complete_one
 from ..database import database
@@ -117,7 +119,9 @@ class Performer:
     def _action(self, run: Run, isolation: Isolation) -> Outcome:
         try:
             registered, args, kwargs = prepare(run)
-            return Outcome("success", encode_value(limits.call(run, isolation, registered.func, args, kwargs)))
+            # Where there is no event loop: in the tests of projects.
+            func = async_to_sync(registered.func) if registered.is_async else registered.func
+            return Outcome("success", encode_value(limits.call(run, isolation, func, args, kwargs)))
         except BaseException as error:
             return limits.failed(run, describe(error))
 
