@@ -17,6 +17,7 @@ from django_workpool.execution import limits, timeouts
 from django_workpool.execution.timeouts import Shot, Timeout
 from django_workpool.ids import new_work_id
 from django_workpool.models import Work
+from django_workpool.testing import run_work
 from django_workpool.types import MAX_TIMEOUT, Failure, Run
 
 from .live import wait_until
@@ -75,6 +76,15 @@ def test_the_exceptions_are_what_users_expect() -> None:
         work.raise_if_canceled()
     with pytest.raises(LookupError):
         current()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("function", [stops.look_at_itself, stops.look_at_itself_async])
+def test_functions_know_their_work_in_the_tests_of_projects_too(function: Any) -> None:
+    work = Workpool().using(name="a label", timeout=timedelta(minutes=1)).enqueue(function)
+    run_work()
+    result = Workpool().status(work).result
+    assert result is not None and (result.value["work_id"], result.value["name"], result.value["attempt"]) == (str(work), "a label", 1)
 
 
 # The exception --------------------------------------------------------------------------------------------------------
