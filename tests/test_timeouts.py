@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_workpool import CurrentWork, InvalidWork, NoCurrentWork, Workpool, WorkpoolError, WorkTimeout, action, current, mutation, query
 from django_workpool.current_work import working_on
@@ -22,6 +23,7 @@ from django_workpool.types import MAX_TIMEOUT, Failure, Run
 
 from .live import wait_until
 from .runs import a_run
+from .stage import Stage, sql
 from .states.driver import Bare
 from .works import stops
 
@@ -214,6 +216,28 @@ def test_functions_on_many_threads_are_interrupted_alone() -> None:
         thread.join(60)
     assert ended == {token: "timeout" if token % 2 else "ended" for token in range(1, 11)}
     assert not timeouts._watchman.timed and not limits._watched
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("ms", "kept"), [(50, False), (60_000, True)])
+def test_connections_are_replaced_after_a_timeout(ms: int, kept: bool) -> None:
+    """Whatever the driver was doing: nobody knows."""
+    stage = Stage()
+
+    def function() -> None:
+        sql("SELECT 1")
+        stops.compute(0.2)
+
+    def isolated() -> tuple[bool, bool]:
+        with stage.isolation.function("tests"), contextlib.suppress(WorkTimeout):
+            limits.call(timed(1, ms), stage.isolation, function, (), {})
+        return connection.connection is not None, bool(sql("SELECT 1"))
+
+    try:
+        assert stage.do(isolated) == (kept, True)
+    finally:
+        limits.end(timed(1, ms))
+        stage.leave()
 
 
 def test_what_goes_on_is_told_once(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
