@@ -1,4 +1,7 @@
-"""The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name."""
+"""The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name.
+
+Periodic works are for people to edit: see ``periodic_admin``.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +9,22 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from .models import Archive, Attempt, Globals, InternalState, Lead, PendingCancelation, PendingStart, RunningWork, RunStatus, Work, Worker
+from .models import (
+    Archive,
+    Attempt,
+    Globals,
+    InternalState,
+    Lead,
+    PendingCancelation,
+    PendingStart,
+    Periodic,
+    RunningWork,
+    RunStatus,
+    Work,
+    Worker,
+)
+from .periodic_admin import PeriodicAdmin
+from .permissions import may_view
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -32,6 +50,10 @@ class ReadOnly(AnyModelAdmin):
             return queryset
         names = {field.name for field in self.model._meta.get_fields()}
         return queryset.defer(*(name for name in PAYLOADS if name in names))
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only the permission to view lets anybody see rows: that to change them has no meaning here."""
+        return may_view(request.user, self.model)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds rows by hand."""
@@ -139,3 +161,6 @@ class LeadAdmin(ReadOnly):
 
     list_display = ("owner", "term", "expires_ms")
     ordering = ("id",)
+
+
+admin.site.register(Periodic, PeriodicAdmin)

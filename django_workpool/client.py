@@ -13,10 +13,12 @@ from django.db import transaction
 from . import conf, functions, serialization
 from .database import NewWork, database
 from .exceptions import InvalidWork
+from .functions import Registered
 from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
 from .models import Archive
 from .options import CheckedOptions
+from .signals import is_heard, work_enqueued
 from .types import Call, Follow, Lane, ResultKind, RunResult, Status, WorkState
 
 #: Works inserted by one statement: arrays of this size are quick, and a statement stays small.
@@ -25,7 +27,7 @@ CHUNK = 1000
 STATUS_CHUNK = 1000
 
 
-def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: Iterable[Call]) -> list[uuid.UUID]:
+def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
     """Insert one work for each call, all or none.
 
     Returns:
@@ -50,18 +52,31 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
         retry=options.retry_text(registered, settings),
         timeout_ms=options.timeout_ms(registered, settings),
     )
-    arguments = _encode(calls)
+    arguments = _encode(calls, registered)
     ids = [new_work_id() for _ in arguments]
     if ids:
-        _insert(conf.database_alias(), new, ids, arguments, options)
+        _insert_and_tell(conf.database_alias(), new, ids, arguments, options)
     return ids
 
 
-def _encode(calls: Iterable[Call]) -> list[str]:
+def _insert_and_tell(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
+    if not is_heard(work_enqueued):
+        _insert(using, new, ids, arguments, options)
+        return
+    # What a receiver raises takes the works back, and nothing else of the caller's transaction.
+    with transaction.atomic(using=using):
+        _insert(using, new, ids, arguments, options)
+        told = {"pool": new.pool, "work_ids": tuple(ids), "name": new.name, "function": new.func_path, "kind": new.fn_type, "using": using}
+        work_enqueued.send(None, **told)
+
+
+def _encode(calls: Iterable[Call[Any]], function: Registered) -> list[str]:
     texts = []
     for index, one in enumerate(calls):
         if not isinstance(one, Call):
             raise InvalidWork(f"item {index} is not a call(...): {type(one).__name__}.")
+        if one.func is not None and one.func is not function.func:
+            raise InvalidWork(f"item {index} is a call of {one.func.__qualname__}, not of {function.path}.")
         try:
             texts.append(serialization.encode_call(one.args, one.kwargs))
         except InvalidWork as error:

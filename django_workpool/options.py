@@ -4,7 +4,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypedDict
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 from django.conf import settings
 from django.utils import timezone
@@ -23,13 +23,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
-class OnComplete(Protocol):
+Context = TypeVar("Context")
+Context_contra = TypeVar("Context_contra", contravariant=True)
+
+
+class OnComplete(Protocol[Context_contra]):
     """A function decorated with ``on_complete``."""
 
-    def __call__(self, done: OnCompleteArgs, /) -> object: ...
+    def __call__(self, done: OnCompleteArgs[Context_contra], /) -> object: ...
 
 
-class EnqueueOptions(TypedDict, total=False):
+class EnqueueOptions(TypedDict, Generic[Context], total=False):
     """The options of one enqueue.
 
     ``on_complete``: called when the work has ended, whatever the outcome; a registered function or its dotted path.
@@ -41,8 +45,8 @@ class EnqueueOptions(TypedDict, total=False):
     ``timeout`` (timedelta): an attempt that takes longer fails; None: as the function, then the pool says.
     """
 
-    on_complete: OnComplete | str | None
-    on_complete_context: Any
+    on_complete: OnComplete[Context] | str | None
+    on_complete_context: Context
     delay: timedelta | None
     run_after: datetime | None
     retry: bool | RetryBehavior | None
@@ -93,7 +97,7 @@ class CheckedOptions:
         return None if wanted is None else math.ceil(wanted / _MS)
 
 
-def check_options(base: CheckedOptions, options: EnqueueOptions) -> CheckedOptions:
+def check_options(base: CheckedOptions, options: EnqueueOptions[Any]) -> CheckedOptions:
     """Return ``base`` with ``options`` checked and taken over.
 
     Raises:

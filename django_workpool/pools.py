@@ -3,7 +3,8 @@
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Unpack, overload
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -12,15 +13,27 @@ from . import client, conf
 from .exceptions import InvalidWork
 from .kick import Source, kick_after_commit
 from .models import Globals, InternalState, Lead, RunStatus
-from .options import CheckedOptions, EnqueueOptions, check_options
-from .types import Call, Status
+from .options import CheckedOptions, Context, EnqueueOptions, check_options
+from .types import Argument, Call, Function, Status
 
 P = ParamSpec("P")
+R = TypeVar("R")
 DEFAULT_POOL = "default"
 
 
-def call(*args: Any, **kwargs: Any) -> Call:
-    """Return the arguments of one call, for ``enqueue_many``."""
+@overload
+def call(func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[Callable[P, R]]: ...
+@overload
+def call(*args: Argument, **kwargs: Argument) -> Call[Any]: ...
+def call(*args: Any, **kwargs: Any) -> Call[Any]:
+    """Return the arguments of one call, for ``enqueue_many``.
+
+    Args:
+        *args: The arguments. Before them the function itself may stand, so that type checkers hold them to it.
+        **kwargs: The keyword arguments.
+    """
+    if args and isinstance(args[0], FunctionType):
+        return Call(args[1:], kwargs, args[0])
     return Call(args, kwargs)
 
 
@@ -38,7 +51,7 @@ class Workpool:
     def __post_init__(self) -> None:
         conf.pool(self.name)
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> "Workpool":
+    def using(self, **options: Unpack[EnqueueOptions[Context]]) -> "Workpool":
         """Return the same pool with these options for what is enqueued through it: see ``EnqueueOptions``.
 
         Raises:
@@ -50,7 +63,7 @@ class Workpool:
     @overload
     def enqueue(self, func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
     @overload
-    def enqueue(self, func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+    def enqueue(self, func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
     def enqueue(self, func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
         """Insert a call of ``func`` in the caller's transaction.
 
@@ -68,7 +81,11 @@ class Workpool:
         """
         return client.enqueue_calls(self.name, self._options, func, [Call(args, kwargs)])[0]
 
-    def enqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call]) -> list[uuid.UUID]:
+    @overload
+    def enqueue_many(self, func: Function, /, calls: Iterable[Call[Function]]) -> list[uuid.UUID]: ...
+    @overload
+    def enqueue_many(self, func: str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]: ...
+    def enqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
         """Insert many calls of ``func``, all or none; return their ids in the same order. See ``enqueue``."""
         return client.enqueue_calls(self.name, self._options, func, calls)
 
@@ -121,14 +138,18 @@ class Workpool:
     @overload
     async def aenqueue(self, func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
     @overload
-    async def aenqueue(self, func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+    async def aenqueue(self, func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
     async def aenqueue(self, func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
         """Async twin of ``enqueue``."""
         return (await self.aenqueue_many(func, [Call(args, kwargs)]))[0]
 
-    async def aenqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call]) -> list[uuid.UUID]:
+    @overload
+    async def aenqueue_many(self, func: Function, /, calls: Iterable[Call[Function]]) -> list[uuid.UUID]: ...
+    @overload
+    async def aenqueue_many(self, func: str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]: ...
+    async def aenqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
         """Async twin of ``enqueue_many``."""
-        return await sync_to_async(self.enqueue_many)(func, calls)
+        return await sync_to_async(client.enqueue_calls)(self.name, self._options, func, calls)
 
     async def acancel(self, work_id: object) -> bool:
         """Async twin of ``cancel``."""
@@ -154,7 +175,7 @@ class Workpool:
 @overload
 def enqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
 @overload
-def enqueue(func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+def enqueue(func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
 def enqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
     """Insert a call of ``func`` into the default pool: see ``Workpool.enqueue``."""
     return Workpool().enqueue_many(func, [Call(args, kwargs)])[0]
@@ -163,7 +184,7 @@ def enqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uui
 @overload
 async def aenqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
 @overload
-async def aenqueue(func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+async def aenqueue(func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
 async def aenqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
     """Async twin of ``enqueue``."""
     return (await Workpool().aenqueue_many(func, [Call(args, kwargs)]))[0]

@@ -20,6 +20,7 @@ from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outc
 #: How often a work that has begun may be brought back uncounted before its return counts as a failed attempt.
 MAX_RETURNS = 5
 _SUCCESS = ResultKind.SUCCESS.value
+_GOES_BACK = {Follow.RETRY: "retrying", Follow.RETURN: "returned"}
 #: What callback work is retried with.
 CALLBACK_RETRY = serialization.encode(RetryBehavior().to_json(), "retry")
 
@@ -30,6 +31,7 @@ class LockedWork(NamedTuple):
     id: uuid.UUID
     pool: str
     fn_type: str
+    func_path: str
     name: str
     priority: int
     attempts: int
@@ -57,6 +59,11 @@ class Verdict(NamedTuple):
     def error(self) -> str:
         """The result's error text."""
         return self.reason or (self.failure.text if self.failure else "")
+
+    @property
+    def status(self) -> str:
+        """The word of events and signals."""
+        return _GOES_BACK.get(self.follow) or self.kind.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,16 +135,29 @@ def test_no_table_has_a_foreign_key_that_the_database_holds() -> None:
 
 #: Rooms from the ground up: each imports only rooms of lower floors, or its own.
 FLOORS = [
-    {"exceptions", "types", "segments", "ids", "events", "plain", "serialization", "failures", "database_errors", "current_work"},
-    {"conf", "models", "functions"},
+    {
+        "exceptions",
+        "types",
+        "segments",
+        "ids",
+        "events",
+        "plain",
+        "serialization",
+        "failures",
+        "database_errors",
+        "current_work",
+        "ticks",
+        "signals",
+    },
+    {"conf", "models", "functions", "permissions"},
     {"database", "eventlog", "options"},
     {"archive", "kick", "stats"},
     {"settle"},
     {"client", "complete", "loop"},
-    {"pools", "execution", "health"},
+    {"pools", "execution", "health", "periodic"},
     {"runner"},
     {"testing"},
-    {"django_workpool", "apps", "checks", "admin", "management", "pytest_plugin"},
+    {"django_workpool", "apps", "checks", "admin", "management", "periodic_admin", "periodic_checks", "pytest_plugin"},
 ]
 #: Imports inside functions that would go up, and why there is no way round.
 LAZY = {("conf", "models"): "the alias needs the models, which cannot be imported before the apps are loaded"}

@@ -133,6 +133,7 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
     from .. import eventlog, functions, kick
     from ..failures import describe
     from . import limits
+    from .courier import courier, frames
     from .run import Performer
 
     def cancel(token: int) -> None:
@@ -144,6 +145,7 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
     eventlog.log_to_stderr()
     functions.load_tasks()
     brought: list[Outcome] = []
+    notices = courier.collect()
     performer = Performer(
         setup["using"],
         setup["worker"],
@@ -169,5 +171,6 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        parent.tell(token=run.token, outcome=outcome_frame(brought[0]) if brought else None)
+        outcome = outcome_frame(brought[0]) if brought else None
+        parent.tell(token=run.token, outcome=outcome, signals=frames(notices))
     isolation.close()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from ..database.forks import keep_from_children
 from ..types import Outcome, Run
 from .backlog import Backlog
+from .courier import post_frames
 from .frames import read_outcome
 from .offspring import Child, Program
 from .threads import ExecutorStopped
@@ -226,6 +227,7 @@ class ProcessExecutor(Backlog):
                 child.works += 1
                 outcome = frame["outcome"]
                 self._bring_home(run, None if outcome is None else read_outcome(outcome))
+                post_frames(frame["signals"])
         if child.closed is None:
             self._listen(child)
         else:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from .. import eventlog
 from ..database import Database, Sent
-from ..settle import Verdict
+from ..segments import segment_ms
+from ..settle import LockedWork, Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
 from .memory import Cursor, Depth, PoolMemory, Position, Report, Running
@@ -65,6 +66,8 @@ class Iteration:
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     #: The tokens of runs whose works it has marked as canceled, by worker: these are told.
     stops: dict[int, list[int]] = field(default_factory=dict)
+    #: Works that this iteration has ended, or sent back, without an attempt that came home: signals tell of them.
+    judged: list[tuple[LockedWork, Verdict]] = field(default_factory=list)
     #: A batch was full: there is more of the same.
     again: bool = False
     #: Nothing more can be placed now.
@@ -77,6 +80,10 @@ class Iteration:
     #: For each lane the first segment after now at which something is due, if that was looked for; and of those that have room.
     ahead: tuple[int | None, int | None] | None = None
     next_segment: int | None = None
+    #: The pool's first periodic tick after now, if that was looked for.
+    ticks: tuple[float | None] | None = None
+    #: There are periodic works, but not the library that they need.
+    cannot_tick: bool = False
     #: Set when the report has been emitted, or the state written.
     reported: bool = False
     saved: bool = False
@@ -85,6 +92,13 @@ class Iteration:
     def now(self) -> int:
         """The segment that is now."""
         return int(self.now_ms // 100)
+
+    @property
+    def wait(self) -> float:
+        """Seconds from ``at``, after the commit, until something comes due; infinity if nothing does."""
+        moments = [float(segment_ms(self.next_segment))] if self.next_segment is not None else []
+        moments += [self.memory.tick_ms] if self.memory.tick_ms is not None else []
+        return (min(moments, default=float("inf")) - self.now_ms) / 1000
 
     @property
     def pool(self) -> str:

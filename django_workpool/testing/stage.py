@@ -17,6 +17,7 @@ from ..database import database
 from ..exceptions import WorkpoolError
 from ..execution import workers
 from ..execution.calls import encode_value
+from ..execution.courier import courier
 from ..execution.persist import tell
 from ..execution.run import Performer
 from ..failures import describe
@@ -109,9 +110,12 @@ class Stage:
             Each attempt after its end; None where there is more to do, though nothing was started.
         """
         for memory in self._memories:
-            it = self._iterate(memory)
+            with courier.at_once():
+                it = self._iterate(memory)
             for run in it.runs.get(self._fleet.own or 0, []):
-                yield self._perform(run)
+                with courier.at_once():
+                    ran = self._perform(run)
+                yield ran
             # What the loop itself inserts may be due a segment after the one in which its iteration began.
             if it.again or (it.next_segment is not None and it.next_segment <= self.db.segment()):
                 yield None
@@ -127,6 +131,8 @@ class Stage:
         self._fleet.recount(one for each in self._memories for one in each.running.values())
         for event, level, fields in it.events:
             eventlog.log(event, level, it.pool, **fields)
+        for work, judged in it.judged:
+            courier.completed(work, work.id, judged)
         return it
 
     def _perform(self, run: Run) -> RanWork:

@@ -7,6 +7,7 @@ from uuid import UUID
 from django.db import transaction
 
 from django_workpool import RetryBehavior, Workpool, call
+from django_workpool.periodic import schedule, unschedule
 from django_workpool.segments import ceil_segment, floor_segment
 
 from . import functions
@@ -118,6 +119,14 @@ class Callers:
     def cancel_all(self) -> None:
         """Cancel all works of a pool."""
         Workpool(dice.choice(self.world.pools)).cancel_all()
+
+    def schedule(self) -> None:
+        """Let a work be enqueued each second."""
+        schedule("t", functions.tick, cron="* * * * * *", time_zone="UTC", missed="all")
+
+    def unschedule(self) -> None:
+        """End that."""
+        unschedule("t")
 
     def configure(self) -> None:
         """Change a pool's limit; 0 pauses it."""

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, TypedDict, assert_type
 
 from django_workpool import (
     OnCompleteArgs,
@@ -49,6 +49,24 @@ def broad(done: object) -> int:
     return 1
 
 
+class Context(TypedDict):
+    user: int
+
+
+@on_complete
+def typed(done: OnCompleteArgs[dict[str, int]]) -> None:
+    assert_type(done.context, dict[str, int])
+
+
+@on_complete()
+def structured(done: OnCompleteArgs[Context]) -> None:
+    assert_type(done.context["user"], int)
+
+
+def bare(done: OnCompleteArgs) -> Any:
+    return done.context["anything"]
+
+
 # The decorators keep the type of the function.
 assert_type(send(1, "a", urgent=True), str)
 assert_type(total(), int)
@@ -71,6 +89,16 @@ assert_type(current().canceled, bool)
 assert_type(current().raise_if_canceled(), None)
 later.using(on_complete="app.tasks.sent")
 assert_type(email.enqueue_many(send, [call(1), call(2, urgent=True)]), list[uuid.UUID])
+email.enqueue_many(send, (call(send, number, "a", urgent=True) for number in range(3)))
+email.enqueue_many(send, [call(1), call(send, user_id=2)])
+email.enqueue_many(total, [call(), call(total)])
+email.enqueue_many("app.tasks.send", [call((1, 2), [3], {"a": None}, key=1.5)])
+email.using(on_complete=typed, on_complete_context={"user": 1}).enqueue(send, 1)
+email.using(on_complete=typed).using(on_complete_context={"user": 1}, priority=1)
+email.using(on_complete=structured, on_complete_context=Context(user=1)).enqueue(send, 1)
+email.using(on_complete=on_complete(bare), on_complete_context=["anything"])
+email.using(on_complete=broad, on_complete_context=("anything", 1))
+email.using(on_complete=None, retry=None, delay=None, run_after=None)
 assert_type(email.cancel(uuid.uuid4()), bool)
 assert_type(email.status(uuid.uuid4()), Status)
 email.configure(max_parallelism=20)
@@ -79,4 +107,11 @@ email.configure(max_parallelism=20)
 async def coroutines() -> None:
     assert_type(await aenqueue(send, 1), uuid.UUID)
     assert_type(await email.aenqueue(fetch, url="https://example.org"), uuid.UUID)
+    assert_type(await email.aenqueue_many(send, [call(send, 1), call(2)]), list[uuid.UUID])
+    assert_type(await email.aenqueue_many("app.tasks.send", [call(2)]), list[uuid.UUID])
+    assert_type(await email.acancel(uuid.uuid4()), bool)
+    assert_type(await email.astatus_many([uuid.uuid4()]), dict[uuid.UUID, Status])
+    await email.acancel_all()
+    await email.aconfigure(log_level="WARN")
+    assert_type(await fetch("https://example.org"), bytes)
     assert_type(await email.astatus(uuid.uuid4()), Status)

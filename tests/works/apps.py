@@ -41,6 +41,10 @@ class WorksConfig(AppConfig):
             _stop_soon()
         if os.environ.get(LOST_VARIABLE):
             _tell_nobody()
+        if os.environ.get("WORKPOOL_TEST_SIGNALS"):
+            from . import receivers
+
+            receivers.connect()
         if once := os.environ.get(ONCE_VARIABLE):
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
 

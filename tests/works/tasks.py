@@ -18,6 +18,7 @@ from django.utils import timezone, translation
 
 from django_workpool import OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_complete, query
 
+from . import coroutines as coroutines
 from . import processes as processes
 from . import stops as stops
 from .models import Child, Counter, Event
