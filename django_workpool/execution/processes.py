@@ -157,8 +157,8 @@ class ProcessExecutor(Backlog):
         if self._cutting or any(child.ends for child in self._children):
             return LOOK_SOON
         now = time.monotonic()
-        next_at = min([now + LOOK_EVERY, *(child.kill_at for child in self._children)])
-        return max(0.0, (min(next_at, self._start_at) if self._start_at > now else next_at) - now)
+        times = [now + LOOK_EVERY, *(child.kill_at for child in self._children), *([self._start_at] if self._start_at > now else [])]
+        return max(0.0, min(times) - now)
 
     def _start(self) -> bool:
         """Start children that are missing; return False when that is hopeless."""
@@ -205,13 +205,12 @@ class ProcessExecutor(Backlog):
             self._listen(child)
 
     def _tell_canceled(self) -> None:
-        if self._canceled:
-            with self._changed:
-                canceled, self._canceled = self._canceled, set()
-            for child in self._children:
-                if child.run is not None and child.run.token in canceled:
-                    child.cancel()
-                    self._listen(child)
+        with self._changed:
+            canceled, self._canceled = self._canceled, set()
+        for child in self._children if canceled else ():
+            if child.run is not None and child.run.token in canceled:
+                child.cancel()
+                self._listen(child)
 
     def _listen(self, child: Child) -> None:
         if child.closed is None:
@@ -226,7 +225,7 @@ class ProcessExecutor(Backlog):
                 run, child.run = child.run, None
                 child.works += 1
                 outcome = frame["outcome"]
-                self._bring_home(run, None if outcome is None else read_outcome(outcome))
+                self._bring_home(run, outcome and read_outcome(outcome))
                 post_frames(frame["signals"])
         if child.closed is None:
             self._listen(child)
