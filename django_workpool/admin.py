@@ -12,6 +12,8 @@ from django.http import HttpRequest
 from .models import (
     Archive,
     Attempt,
+    Batch,
+    BatchFailure,
     Globals,
     InternalState,
     Lead,
@@ -20,6 +22,7 @@ from .models import (
     Periodic,
     RunningWork,
     RunStatus,
+    UniqueKey,
     Work,
     Worker,
 )
@@ -94,6 +97,34 @@ class AttemptAdmin(ReadOnly):
     """Failed attempts with their tracebacks."""
 
     list_display = ("work_id", "number", "class_path", "worker", "started", "ended")
+    ordering = ("-id",)
+
+
+@admin.register(Batch)
+class BatchAdmin(ReadOnly):
+    """Works that were enqueued together."""
+
+    list_display = ("id", "name", "pool", "total", "created", "ended")
+    list_filter = ("pool",)
+    search_fields = ("name",)
+    ordering = ("-id",)
+
+
+@admin.register(BatchFailure)
+class BatchFailureAdmin(ReadOnly):
+    """Works of batches that have not succeeded."""
+
+    list_display = ("batch_id", "work_id", "kind")
+    ordering = ("-id",)
+
+
+@admin.register(UniqueKey)
+class UniqueKeyAdmin(ReadOnly):
+    """Which work a key was given to last."""
+
+    list_display = ("key", "pool", "work_id")
+    list_filter = ("pool",)
+    search_fields = ("key",)
     ordering = ("-id",)
 
 

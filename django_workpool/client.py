@@ -10,9 +10,10 @@ from typing import Any
 
 from django.db import transaction
 
-from . import conf, functions, serialization
+from . import conf, functions, keys, serialization
 from .database import NewWork, database
-from .exceptions import InvalidWork
+from .database.rows import STANDS
+from .exceptions import InvalidWork, WorkExists
 from .functions import Registered
 from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
@@ -31,12 +32,13 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
     """Insert one work for each call, all or none.
 
     Returns:
-        The ids, in the order of the calls.
+        The ids, in the order of the calls; where a unique key is kept, that of the work that has it.
 
     Raises:
         UnknownPool: the settings do not name the pool.
         UnregisteredFunction: the function is not a registered action, mutation or query.
-        InvalidWork: an argument or option cannot be taken. Nothing has been written.
+        InvalidWork: an argument or option cannot be taken, or the options are those of a batch whose block is over.
+        WorkExists: the unique key is taken. Nothing has been written in any of these cases.
     """
     settings = conf.pool(pool)
     registered = functions.registered(function, functions.WORK_KINDS)
@@ -51,9 +53,12 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
         on_complete_context=options.on_complete_context,
         retry=options.retry_text(registered, settings),
         timeout_ms=options.timeout_ms(registered, settings),
+        batch_id=None if options.batch is None else options.batch.check(),
     )
     arguments = _encode(calls, registered)
     ids = [new_work_id() for _ in arguments]
+    if options.unique:
+        return _insert_unique(conf.database_alias(), new, ids, arguments, options)
     if ids:
         _insert_and_tell(conf.database_alias(), new, ids, arguments, options)
     return ids
@@ -94,6 +99,25 @@ def _insert(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Seque
         kick_after_commit(using, new.pool, Source.ENQUEUE, segment)
 
 
+def _insert_unique(
+    using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions
+) -> list[uuid.UUID]:
+    if len(ids) != 1:
+        raise InvalidWork(f"unique is for one work, not for {len(ids)}: enqueue each with a key of its own.")
+    # A savepoint in the caller's transaction: the key, the cancelation and the work, or nothing of it, even if an error is caught.
+    with transaction.atomic(using=using):
+        holder = keys.claim(database(using), new.pool, options.unique, ids[0])
+        if holder is not None:
+            if options.if_taken == "keep":
+                return [holder]
+            if options.if_taken == "raise":
+                raise WorkExists(options.unique, holder)
+            cancel(new.pool, holder)
+            keys.give(database(using), new.pool, options.unique, ids[0])
+        _insert_and_tell(using, new, ids, arguments, options)
+    return list(ids)
+
+
 def cancel(pool: str, work_id: object) -> bool:
     """Ask that a work is not started, retried or returned any more.
 
@@ -110,9 +134,7 @@ def cancel(pool: str, work_id: object) -> bool:
     with transaction.atomic(using=using, savepoint=False):
         inserted = db.execute(
             f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "
-            "WHERE w.id = %s AND w.pool = %s AND NOT w.canceled AND w.callback_of IS NULL "
-            "AND NOT EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) AND NOT EXISTS "
-            "(SELECT 1 FROM {PendingCancelation} c WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)",
+            f"WHERE w.id = %s AND w.pool = %s AND {STANDS}",
             [db.uuid_param(parsed), pool],
         )
         if inserted:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
@@ -9,7 +10,8 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
-from . import client, conf
+from . import batches, client, conf
+from .batch_values import BatchStatus
 from .exceptions import InvalidWork
 from .kick import Source, kick_after_commit
 from .models import Globals, InternalState, Lead, RunStatus
@@ -77,7 +79,8 @@ class Workpool:
 
         Raises:
             UnregisteredFunction: ``func`` is not a registered action, mutation or query.
-            InvalidWork: an argument cannot be taken. Nothing has been written.
+            InvalidWork: an argument cannot be taken.
+            WorkExists: the unique key is taken. Nothing has been written in any of these cases.
         """
         return client.enqueue_calls(self.name, self._options, func, [Call(args, kwargs)])[0]
 
@@ -108,6 +111,39 @@ class Workpool:
     def status_many(self, work_ids: Iterable[object]) -> dict[uuid.UUID, Status]:
         """Return where each of the works is, in a fixed number of statements for each thousand."""
         return client.status_many(self.name, work_ids)
+
+    def batch(
+        self, *, on_complete: batches.OnBatchComplete | str | None = None, on_complete_context: Any = None, name: str = ""
+    ) -> AbstractContextManager[batches.WorkBatch]:
+        """Return a block in which a batch is filled: a transaction of the pool's database.
+
+        What is enqueued through the object that it gives are the works of the batch. Nothing is enqueued if the block raises.
+
+        Args:
+            on_complete: Called once when all its works have ended, whatever the outcome: an on_batch_complete function or its path.
+            on_complete_context: JSON handed to it.
+            name: A label.
+
+        Raises:
+            InvalidWork: a value cannot be taken.
+            UnregisteredFunction: ``on_complete`` is not a registered on_batch_complete function.
+        """
+        return batches.fill(self, batches.told(on_complete, on_complete_context, name))
+
+    def batch_status(self, batch_id: object) -> BatchStatus | None:
+        """Return how far a batch has come; None if there is none, its block is not committed, or it is no longer kept.
+
+        Raises:
+            InvalidWork: ``batch_id`` is not an id.
+        """
+        return batches.status(self.name, batch_id)
+
+    def cancel_batch(self, batch_id: object) -> int:
+        """Ask that the works of a batch that have not ended are not started or retried any more; return of how many.
+
+        Those that are being canceled already do not count. Its on_complete is called all the same, when all have ended.
+        """
+        return batches.cancel(self.name, batch_id)
 
     def configure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
         """Change the pool's live configuration, for all processes.
@@ -167,6 +203,14 @@ class Workpool:
         """Async twin of ``status_many``."""
         return await sync_to_async(self.status_many)(work_ids)
 
+    async def abatch_status(self, batch_id: object) -> BatchStatus | None:
+        """Async twin of ``batch_status``."""
+        return await sync_to_async(self.batch_status)(batch_id)
+
+    async def acancel_batch(self, batch_id: object) -> int:
+        """Async twin of ``cancel_batch``."""
+        return await sync_to_async(self.cancel_batch)(batch_id)
+
     async def aconfigure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
         """Async twin of ``configure``."""
         await sync_to_async(self.configure)(max_parallelism=max_parallelism, log_level=log_level)
@@ -188,6 +232,13 @@ async def aenqueue(func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UU
 async def aenqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
     """Async twin of ``enqueue``."""
     return (await Workpool().aenqueue_many(func, [Call(args, kwargs)]))[0]
+
+
+def batch(
+    *, on_complete: batches.OnBatchComplete | str | None = None, on_complete_context: Any = None, name: str = "", pool: str = DEFAULT_POOL
+) -> AbstractContextManager[batches.WorkBatch]:
+    """Return a block in which a batch of a pool is filled: see ``Workpool.batch``."""
+    return Workpool(pool).batch(on_complete=on_complete, on_complete_context=on_complete_context, name=name)
 
 
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
 from .database.rows import PROBE
 from .ids import new_work_id
-from .models import PATH_LENGTH, Attempt, Work
+from .models import PATH_LENGTH, Attempt, BatchFailure, Work
 from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior, Run
 
 #: How often a work that has begun may be brought back uncounted before its return counts as a failed attempt.
@@ -40,6 +40,7 @@ class LockedWork(NamedTuple):
     canceled: bool
     on_complete: str
     callback_of: uuid.UUID | None
+    batch_id: uuid.UUID | None
 
 
 class Verdict(NamedTuple):
@@ -103,8 +104,8 @@ def own(db: Database, run: Run) -> tuple[LockedWork, str, float] | None:
         return None
     *stored, context, now_ms = db.with_uuids(rows, 0)[0]
     work = LockedWork._make(stored)
-    callback_of = None if work.callback_of is None else db.read_uuid(work.callback_of)
-    return work._replace(callback_of=callback_of, canceled=bool(work.canceled)), context, float(now_ms)
+    callback_of, batch_id = (None if one is None else db.read_uuid(one) for one in (work.callback_of, work.batch_id))
+    return work._replace(callback_of=callback_of, batch_id=batch_id, canceled=bool(work.canceled)), context, float(now_ms)
 
 
 def retry_behavior(work: LockedWork) -> RetryBehavior | None:
@@ -123,9 +124,7 @@ def judge(work: LockedWork, outcome: Outcome) -> Verdict:
     failure = outcome.failure
     if outcome.kind == "canceled" and work.canceled:
         # It has stopped because of that: nothing of its own failed, however many attempts are left.
-        return Verdict(
-            follow=Follow.END, kind=ResultKind.CANCELED, attempts=attempts, returns=work.returns, failure=failure, reason="canceled"
-        )
+        return Verdict(Follow.END, ResultKind.CANCELED, attempts, work.returns, failure=failure, reason="canceled")
     # What never began has no failure, and is no fault of the work's, however often its workers stop before its turn comes.
     if outcome.kind == "returned" and (failure is None or work.returns < MAX_RETURNS):
         returns = work.returns + (failure is not None)
@@ -197,6 +196,11 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
         if one.work.callback_of is not None:
             ended = CallbackState.DONE if one.verdict.kind is ResultKind.SUCCESS else CallbackState.FAILED
             archive.callback_fate(db.using, one.work.callback_of, ended, one.verdict.error)
+    BatchFailure.objects.using(db.using).bulk_create(
+        BatchFailure(batch_id=one.work.batch_id, work_id=one.work.id, kind=one.verdict.kind.value)
+        for one in settlements
+        if one.work.batch_id is not None and one.verdict.kind is not ResultKind.SUCCESS
+    )
     among, param = db.among("id", [one.work_id for one in finished])
     db.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
 

@@ -11,7 +11,7 @@ from ..segments import segment_ms
 from ..settle import LockedWork, Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
-from .memory import Cursor, Depth, PoolMemory, Position, Report, Running
+from .memory import Cursor, Depth, OpenBatches, PoolMemory, Position, Report, Running
 
 #: Its limit of callback works while a pool is paused: the ends of works go on being told.
 PAUSED_CALLBACKS = 10
@@ -61,6 +61,7 @@ class Iteration:
     new_starts: dict[tuple[int, int], Cursor] = field(default_factory=dict)
     pages: dict[int, tuple[Position, bool] | None] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
+    batches: OpenBatches | None = None
     #: What the runner acts on.
     runs: dict[int, list[Run]] = field(default_factory=dict)
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)

@@ -25,7 +25,7 @@ from ..loop import state
 from ..loop.context import Iteration
 from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
-from ..loop.memory import PoolMemory
+from ..loop.memory import OpenBatches, PoolMemory
 from ..models import Attempt, InternalState, Lead, PendingCompletion, Work
 from ..runner.lead import Leadership
 from ..types import Attempted, FnType, Follow, ResultKind, Run
@@ -127,6 +127,8 @@ class Stage:
             self._fleet.refresh(self.using, now=True)
         memory.loaded = memory.read_behind = float("-inf")
         memory.hurries = False
+        # Here no leader's look tells of open batches: each iteration looks for those that are over.
+        memory.batches = OpenBatches(open=1, over=True)
         it = run_iteration(self.using, memory, self._fleet, OWNER)
         self._fleet.recount(one for each in self._memories for one in each.running.values())
         for event, level, fields in it.events:

@@ -2,7 +2,20 @@
 
 from datetime import UTC, datetime, timedelta
 
-from django_workpool import OnCompleteArgs, Workpool, action, aenqueue, call, enqueue, mutation, on_complete, query
+from django_workpool import (
+    BatchResult,
+    OnCompleteArgs,
+    Workpool,
+    action,
+    aenqueue,
+    batch,
+    call,
+    enqueue,
+    mutation,
+    on_batch_complete,
+    on_complete,
+    query,
+)
 
 
 @action
@@ -13,6 +26,14 @@ def send(user_id: int, subject: str = "", *, urgent: bool = False) -> str:
 @action(retry=True)
 async def fetch(url: str) -> bytes:
     return url.encode()
+
+
+@on_complete
+def of_work(done: OnCompleteArgs) -> None: ...
+
+
+@on_batch_complete
+def of_batch(done: BatchResult) -> None: ...
 
 
 def wants_text(done: str) -> None: ...
@@ -78,8 +99,16 @@ email.using(delay=5)  # E:
 email.using(dealy=timedelta(1))  # E:
 email.using(retry="yes")  # E:
 email.using(priority="high")  # E:
+email.using(unique=1)  # E:
+email.using(unique="a", if_taken="ignore")  # E:
+email.using(on_complete=of_batch)  # E:
 email.configure(max_parallelism="20")  # E:
 email.configure(20)  # E:
+on_batch_complete(wants_text)  # E:
+batch(on_complete=of_work)  # E:
+with email.batch(on_complete=of_batch) as filled:
+    filled.enqueue(send, "1")  # E:
+    filled.using(priority="high")  # E:
 Workpool(1)  # E:
 
 

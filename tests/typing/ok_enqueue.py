@@ -5,16 +5,22 @@ from datetime import timedelta
 from typing import Any, TypedDict, assert_type
 
 from django_workpool import (
+    BatchResult,
+    BatchStatus,
     OnCompleteArgs,
     RetryBehavior,
     Status,
+    WorkBatch,
+    WorkExists,
     Workpool,
     action,
     aenqueue,
+    batch,
     call,
     current,
     enqueue,
     mutation,
+    on_batch_complete,
     on_complete,
     query,
 )
@@ -67,6 +73,15 @@ def bare(done: OnCompleteArgs) -> Any:
     return done.context["anything"]
 
 
+@on_batch_complete
+def imported(done: BatchResult) -> None:
+    assert_type(done.failed, int)
+
+
+@on_batch_complete()
+def broad_too(done: object) -> None: ...
+
+
 # The decorators keep the type of the function.
 assert_type(send(1, "a", urgent=True), str)
 assert_type(total(), int)
@@ -102,6 +117,21 @@ email.using(on_complete=None, retry=None, delay=None, run_after=None)
 assert_type(email.cancel(uuid.uuid4()), bool)
 assert_type(email.status(uuid.uuid4()), Status)
 email.configure(max_parallelism=20)
+email.using(unique="a").using(unique=None)
+try:
+    email.using(unique="a", if_taken="raise").enqueue(send, 1)
+except WorkExists as error:
+    assert_type(error.work_id, uuid.UUID)
+
+with batch(on_complete=imported, on_complete_context={"a": 1}, name="a", pool="email") as filled:
+    assert_type(filled, WorkBatch)
+    assert_type(filled.enqueue(send, 1), uuid.UUID)
+    assert_type(filled.enqueue_many(send, [call(1)]), list[uuid.UUID])
+    filled.using(unique="b", if_taken="replace").enqueue(send, 1, urgent=True)
+with email.batch(on_complete="app.tasks.imported") as other:
+    other.enqueue("app.tasks.send", 1)
+assert_type(other.status(), BatchStatus | None)
+assert_type(email.cancel_batch(other.id), int)
 
 
 async def coroutines() -> None:
@@ -115,3 +145,4 @@ async def coroutines() -> None:
     await email.aconfigure(log_level="WARN")
     assert_type(await fetch("https://example.org"), bytes)
     assert_type(await email.astatus(uuid.uuid4()), Status)
+    assert_type(await email.abatch_status(uuid.uuid4()), BatchStatus | None)
