@@ -7,7 +7,18 @@ import typing as _typing
 
 from .batch_values import BatchResult, BatchStatus
 from .callbacks import on_batch_complete
-from .exceptions import InvalidWork, NonRetryableError, UnknownPool, UnregisteredFunction, WorkCanceled, WorkExists, WorkpoolError
+from .current_work import CurrentWork, current
+from .exceptions import (
+    InvalidWork,
+    NoCurrentWork,
+    NonRetryableError,
+    UnknownPool,
+    UnregisteredFunction,
+    WorkCanceled,
+    WorkExists,
+    WorkpoolError,
+    WorkTimeout,
+)
 from .functions import action, mutation, on_complete, query
 from .types import OnCompleteArgs, RetryBehavior, RunResult, Status
 
@@ -18,7 +29,9 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "BatchResult",
     "BatchStatus",
+    "CurrentWork",
     "InvalidWork",
+    "NoCurrentWork",
     "NonRetryableError",
     "OnCompleteArgs",
     "RetryBehavior",
@@ -29,12 +42,14 @@ __all__ = [
     "WorkBatch",
     "WorkCanceled",
     "WorkExists",
+    "WorkTimeout",
     "Workpool",
     "WorkpoolError",
     "action",
     "aenqueue",
     "batch",
     "call",
+    "current",
     "enqueue",
     "mutation",
     "on_batch_complete",

@@ -52,6 +52,7 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
         on_complete=options.on_complete,
         on_complete_context=options.on_complete_context,
         retry=options.retry_text(registered, settings),
+        timeout_ms=options.timeout_ms(registered, settings),
         batch_id=None if options.batch is None else options.batch.check(),
     )
     arguments = _encode(calls, registered)

@@ -15,7 +15,7 @@ from django.core.signals import setting_changed
 
 from .events import DEFAULT_LEVEL, LEVELS
 from .exceptions import InvalidWork, UnknownPool, WorkpoolSettingsError
-from .types import RetryBehavior
+from .types import RetryBehavior, check_timeout
 
 #: The limit of a new pool that the settings give none.
 DEFAULT_MAX_PARALLELISM = 10
@@ -34,7 +34,7 @@ MAX_PERIOD = timedelta(days=36_500)
 #: The variable that names the level of events where settings and row name none.
 LOG_LEVEL_VARIABLE = "WORKPOOL_LOG_LEVEL"
 
-_KEYS = ("MAX_PARALLELISM", "LOG_LEVEL", "RETENTION", "RETRY", "HOLD", "FUNCTIONS", "DATABASE", "DIRECT")
+_KEYS = ("MAX_PARALLELISM", "LOG_LEVEL", "RETENTION", "RETRY", "HOLD", "FUNCTIONS", "DATABASE", "DIRECT", "TIMEOUT")
 
 logger = logging.getLogger("django_workpool.conf")
 _warned: set[str] = set()
@@ -61,6 +61,8 @@ class PoolSettings:
     database: str | None = None
     #: Another alias of the same database that leads there past the pooler, for the pool's own sessions.
     direct: str | None = None
+    #: How long an attempt may take whose call and function say nothing themselves; None: as long as it wants.
+    timeout: timedelta | None = None
 
 
 def pools() -> Mapping[str, PoolSettings]:
@@ -212,6 +214,7 @@ def _options(name: str, options: object) -> PoolSettings:
         "FUNCTIONS": _functions,
         "DATABASE": _database,
         "DIRECT": _direct,
+        "TIMEOUT": check_timeout,
     }
     read: dict[str, Any] = {}
     for key, value in options.items():

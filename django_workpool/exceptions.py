@@ -9,7 +9,9 @@ WorkpoolError
 ├── WorkpoolSettingsError  (ImproperlyConfigured)      the WORKPOOLS setting cannot be used
 ├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
 │   └── UnstorableResult (ValueError)     a return value that JSON cannot carry
-├── WorkCanceled           stands for the result of canceled work
+├── WorkCanceled           raised *by* a function: its work was canceled, and it stops
+├── WorkTimeout            (TimeoutError)   raised *in* a function that takes longer than it may
+├── NoCurrentWork          (LookupError)    current() outside of a work
 ├── StaleRun               this run no longer owns its work: another one, or nobody, does
 └── StaleGeneration        this process no longer leads
 
@@ -62,7 +64,15 @@ class UnstorableResult(NonRetryableError, ValueError):
 
 
 class WorkCanceled(WorkpoolError):
-    """The work was canceled before it could succeed or finally fail."""
+    """The work was canceled before it could succeed or finally fail. ``current().raise_if_canceled()`` raises it."""
+
+
+class WorkTimeout(WorkpoolError, TimeoutError):
+    """Raised inside a function when its timeout is over: a failed attempt, unless the function catches it and goes on."""
+
+
+class NoCurrentWork(WorkpoolError, LookupError):
+    """``current()`` was called by something that no pool runs."""
 
 
 class StaleRun(WorkpoolError):

@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from django.apps import apps
@@ -22,7 +23,7 @@ from .allowed import check_allowed, is_allowed
 from .exceptions import InvalidWork, UnregisteredFunction
 from .failures import guarded
 from .plain import DECORATORS, PATH_MAX, WORDS, check_callback, check_kind, check_plain, not_plain, shown, wanted
-from .types import FnType, OnCompleteArgs, RetryBehavior
+from .types import FnType, OnCompleteArgs, RetryBehavior, check_timeout
 
 #: What may be enqueued.
 WORK_KINDS = frozenset({FnType.ACTION, FnType.MUTATION, FnType.QUERY})
@@ -34,6 +35,7 @@ logger = logging.getLogger("django_workpool.functions")
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Callback = TypeVar("Callback", bound=Callable[[OnCompleteArgs], Any])
 Retry = bool | RetryBehavior | None
+Timeout = timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Registered:
     retry: Retry = None
     #: How many of its works may share one transaction.
     batch: int = 1
+    #: How long an attempt may take; None: as the call or the pool says.
+    timeout: Timeout = None
 
 
 #: Most works of a mutation that share one transaction.
@@ -63,52 +67,53 @@ _lock = threading.Lock()
 @overload
 def action(func: AnyFunction, /) -> AnyFunction: ...
 @overload
-def action(*, retry: Retry = None) -> Callable[[AnyFunction], AnyFunction]: ...
-def action(func: Any = None, /, *, retry: Retry = None) -> Any:
+def action(*, retry: Retry = None, timeout: Timeout = None) -> Callable[[AnyFunction], AnyFunction]: ...
+def action(func: Any = None, /, *, retry: Retry = None, timeout: Timeout = None) -> Any:
     """Register a module-level function, sync or ``async def``, that may do anything; it runs outside a transaction.
 
     Args:
         retry: whether a failed attempt is followed by another one, or how; None: as the call, then the pool says.
+        timeout: how long an attempt may take: then ``WorkTimeout`` is raised in it; None: as the call, then the pool says.
 
     Raises:
         UnregisteredFunction: not a plain module-level function; the text says what to do.
-        InvalidWork: ``retry`` is of another type.
+        InvalidWork: ``retry`` is of another type, or ``timeout`` no timedelta above 0, of at most a year.
     """
-    return _decorated(func, FnType.ACTION, retry)
+    return _decorated(func, FnType.ACTION, retry, timeout)
 
 
 @overload
 def mutation(func: AnyFunction, /) -> AnyFunction: ...
 @overload
-def mutation(*, retry: Retry = None, batch: int = 1) -> Callable[[AnyFunction], AnyFunction]: ...
-def mutation(func: Any = None, /, *, retry: Retry = None, batch: int = 1) -> Any:
+def mutation(*, retry: Retry = None, timeout: Timeout = None, batch: int = 1) -> Callable[[AnyFunction], AnyFunction]: ...
+def mutation(func: Any = None, /, *, retry: Retry = None, timeout: Timeout = None, batch: int = 1) -> Any:
     """Register a module-level function that changes the database, in one transaction with the end of its work.
 
     Args:
-        retry: as for ``action``.
+        retry, timeout: as for ``action``. A work that has a timeout shares its transaction with no other.
         batch: how many of its works that wait on one process's threads may share a transaction, and with that its commit: for short
             functions. If one of them fails, all are rolled back, and each runs again alone. What a function does outside the database
             is then repeated, and its locks are held until the last one has ended (a fiftieth of a second at most, and its own time).
 
     Raises:
         UnregisteredFunction: not a plain module-level function, or ``async def``.
-        InvalidWork: ``retry`` is of another type, or ``batch`` not a whole number from 1 to 1000.
+        InvalidWork: ``retry`` or ``timeout`` as for ``action``, or ``batch`` not a whole number from 1 to 1000.
     """
     if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
         raise InvalidWork(f"batch must be a whole number from 1 to {BATCH_MAX}, not {batch!r}.")
-    return _decorated(func, FnType.MUTATION, retry, batch)
+    return _decorated(func, FnType.MUTATION, retry, timeout, batch)
 
 
 @overload
 def query(func: AnyFunction, /) -> AnyFunction: ...
 @overload
-def query(*, retry: Retry = None) -> Callable[[AnyFunction], AnyFunction]: ...
-def query(func: Any = None, /, *, retry: Retry = None) -> Any:
+def query(*, retry: Retry = None, timeout: Timeout = None) -> Callable[[AnyFunction], AnyFunction]: ...
+def query(func: Any = None, /, *, retry: Retry = None, timeout: Timeout = None) -> Any:
     """Register a module-level function that only reads; it runs in a read-only transaction.
 
     Args and Raises: as ``action``; ``async def`` is refused.
     """
-    return _decorated(func, FnType.QUERY, retry)
+    return _decorated(func, FnType.QUERY, retry, timeout)
 
 
 @overload
@@ -123,7 +128,7 @@ def on_complete(func: Any = None, /) -> Any:
     Raises:
         UnregisteredFunction: not a plain module-level function of one argument; the text says what to do.
     """
-    return _decorated(func, FnType.CALLBACK, None)
+    return _decorated(func, FnType.CALLBACK)
 
 
 def registered(func_or_path: object, kinds: Set[FnType]) -> Registered:
@@ -245,15 +250,12 @@ def known() -> dict[str, str]:
     }
 
 
-def _decorated(func: Any, fn_type: FnType, retry: Retry, batch: int = 1) -> Any:
+def _decorated(func: Any, fn_type: FnType, retry: Retry = None, timeout: Timeout = None, batch: int = 1) -> Any:
+    check_timeout(timeout)
     if retry is not None and not isinstance(retry, (bool, RetryBehavior)):
         raise InvalidWork(f"retry must be True, False or a RetryBehavior, not {type(retry).__name__}.")
     if func is None:
-        return lambda decorated: _register(decorated, fn_type, retry, batch)
-    return _register(func, fn_type, retry, batch)
-
-
-def _register(func: Any, fn_type: FnType, retry: Retry, batch: int) -> Any:
+        return lambda decorated: _decorated(decorated, fn_type, retry, timeout, batch)
     kinds = frozenset({fn_type})
     if type(func) is not types.FunctionType:
         raise UnregisteredFunction(not_plain(func, kinds))
@@ -268,7 +270,7 @@ def _register(func: Any, fn_type: FnType, retry: Retry, batch: int) -> Any:
     if fn_type is FnType.CALLBACK:
         check_callback(func, path)
     with _lock:
-        _registry[path] = Registered(func=func, path=path, fn_type=fn_type, is_async=is_async, retry=retry, batch=batch)
+        _registry[path] = Registered(func=func, path=path, fn_type=fn_type, is_async=is_async, retry=retry, batch=batch, timeout=timeout)
     return func
 
 

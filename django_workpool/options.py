@@ -17,7 +17,7 @@ from .exceptions import InvalidWork
 from .functions import Registered
 from .models import NAME_LENGTH
 from .segments import YEAR, ceil_segment, floor_segment
-from .types import MAX_PRIORITY, MIN_PRIORITY, FnType, OnCompleteArgs, RetryBehavior
+from .types import MAX_PRIORITY, MIN_PRIORITY, FnType, OnCompleteArgs, RetryBehavior, check_timeout
 
 logger = logging.getLogger("django_workpool.client")
 
@@ -47,6 +47,7 @@ class EnqueueOptions(TypedDict, Generic[Context], total=False):
     ``retry``: False, True (the pool's behaviour) or a RetryBehavior; actions only.
     ``priority``: −100 to 100, higher first.
     ``name``: a label for logs and the admin; the function's path if left out.
+    ``timeout`` (timedelta): an attempt that takes longer fails; None: as the function, then the pool says.
     ``unique``: a key, of at most 500 characters: in its pool, one work that has not ended (or is being canceled) has it at a time.
     ``if_taken``: "keep" (the default) returns the id of the work that has the key, "replace" cancels that one, "raise" raises WorkExists.
     """
@@ -58,6 +59,7 @@ class EnqueueOptions(TypedDict, Generic[Context], total=False):
     retry: bool | RetryBehavior | None
     priority: int
     name: str
+    timeout: timedelta | None
     unique: str | None
     if_taken: IfTaken
 
@@ -93,6 +95,7 @@ class CheckedOptions:
     retry: bool | RetryBehavior | None = None
     priority: int = 0
     name: str = ""
+    timeout: timedelta | None = None
     unique: str = ""
     if_taken: IfTaken = "keep"
     batch: Membership | None = None
@@ -119,6 +122,11 @@ class CheckedOptions:
         if wanted is True:
             wanted = pool.retry if isinstance(pool.retry, RetryBehavior) else RetryBehavior()
         return serialization.encode(wanted.to_json(), "retry") if isinstance(wanted, RetryBehavior) else ""
+
+    def timeout_ms(self, function: Registered, pool: conf.PoolSettings) -> int | None:
+        """Return the stored timeout for a function, in milliseconds: None for none."""
+        wanted = next((choice for choice in (self.timeout, function.timeout, pool.timeout) if choice is not None), None)
+        return None if wanted is None else math.ceil(wanted / _MS)
 
 
 def check_options(base: CheckedOptions, options: EnqueueOptions[Any]) -> CheckedOptions:
@@ -205,6 +213,10 @@ def _priority(value: Any) -> dict[str, Any]:
     return {"priority": value}
 
 
+def _timeout(value: Any) -> dict[str, Any]:
+    return {"timeout": check_timeout(value)}
+
+
 def _name(value: Any) -> dict[str, Any]:
     if not isinstance(value, str):
         raise InvalidWork(f"name must be a string, not {value!r}.")
@@ -239,6 +251,7 @@ _CHECKS = {
     "retry": _retry,
     "priority": _priority,
     "name": _name,
+    "timeout": _timeout,
     "unique": _unique,
     "if_taken": _if_taken,
 }

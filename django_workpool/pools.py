@@ -93,7 +93,7 @@ class Workpool:
         return client.enqueue_calls(self.name, self._options, func, calls)
 
     def cancel(self, work_id: object) -> bool:
-        """Ask that a work is not started or retried any more; return False if there is nothing to cancel."""
+        """Ask that a work is not started or retried any more, and tell it if it runs; return False if there is nothing to cancel."""
         return client.cancel(self.name, work_id)
 
     def cancel_all(self) -> None:

@@ -53,13 +53,13 @@ class Verdict(NamedTuple):
     returns: int
     value: str = "null"
     failure: Failure | None = None
-    #: The text of a result that is not a success, where there is no failure.
+    #: The text of a result that is not a success, where it is not that of the failure.
     reason: str = ""
 
     @property
     def error(self) -> str:
         """The result's error text."""
-        return self.failure.text if self.failure else self.reason
+        return self.reason or (self.failure.text if self.failure else "")
 
     @property
     def status(self) -> str:
@@ -114,11 +114,17 @@ def retry_behavior(work: LockedWork) -> RetryBehavior | None:
 
 
 def judge(work: LockedWork, outcome: Outcome) -> Verdict:
-    """Decide what an outcome means: a success ends the work, a failure may be followed by a retry, a return counts nothing."""
+    """Decide what an outcome means: a success ends the work, a failure may be followed by a retry, a return counts nothing.
+
+    A run that has stopped because its work was canceled ends it as canceled; its attempt is counted, and kept.
+    """
     attempts = work.attempts + 1
     if outcome.kind == "success":
         return Verdict(follow=Follow.END, kind=ResultKind.SUCCESS, attempts=attempts, returns=work.returns, value=outcome.value)
     failure = outcome.failure
+    if outcome.kind == "canceled" and work.canceled:
+        # It has stopped because of that: nothing of its own failed, however many attempts are left.
+        return Verdict(Follow.END, ResultKind.CANCELED, attempts, work.returns, failure=failure, reason="canceled")
     # What never began has no failure, and is no fault of the work's, however often its workers stop before its turn comes.
     if outcome.kind == "returned" and (failure is None or work.returns < MAX_RETURNS):
         returns = work.returns + (failure is not None)

@@ -14,6 +14,8 @@ from .exceptions import InvalidWork
 MAX_BACKOFF = timedelta(days=365)
 #: More attempts than this is a typing error, and would not fit the counters of other systems.
 MAX_ATTEMPTS = 1_000_000
+#: Longest timeout of an attempt.
+MAX_TIMEOUT = timedelta(days=365)
 #: The range of django.tasks; small enough to probe every priority in one statement.
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
@@ -118,6 +120,18 @@ class Missed(StrEnum):
     LAST = "last"
     #: None is.
     SKIP = "skip"
+
+
+def check_timeout(value: object) -> timedelta | None:
+    """Return ``value`` if it can be the timeout of an attempt: a timedelta above 0, at most a year; or None.
+
+    Raises:
+        InvalidWork: it is something else.
+    """
+    if value is None or (isinstance(value, timedelta) and timedelta(0) < value <= MAX_TIMEOUT):
+        return value
+    given = value if isinstance(value, timedelta) else type(value).__name__
+    raise InvalidWork(f"timeout must be a timedelta above 0, of at most {MAX_TIMEOUT.days} days, or None, not {given}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +267,8 @@ class Run(NamedTuple):
 class Outcome(NamedTuple):
     """What one attempt came to, before it is completed."""
 
-    #: "success", "failed" or "returned" (interrupted without effect, or, without a failure, never begun).
+    #: "success", "failed", "returned" (interrupted without effect, or, without a failure, never begun), or "canceled": it has stopped
+    #: because its work was canceled; if the work's row does not say so, that is a failure.
     kind: str
     #: JSON text of the return value, for a success.
     value: str = "null"

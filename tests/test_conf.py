@@ -105,7 +105,7 @@ def test_options_are_a_dictionary(options):
 @pytest.mark.parametrize("key", ["max_parallelism", "MAX_PARALELISM", "", 1, None])
 def test_unknown_keys_are_refused_with_the_known_ones(key):
     text = refused({"default": {}, "p": {key: 1}})
-    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DATABASE, DIRECT"
+    known = "MAX_PARALLELISM, LOG_LEVEL, RETENTION, RETRY, HOLD, FUNCTIONS, DATABASE, DIRECT, TIMEOUT"
     assert text == f"WORKPOOLS['p'] has an unknown key {key!r}; known are {known}."
 
 
@@ -119,6 +119,7 @@ def test_unknown_keys_are_refused_with_the_known_ones(key):
         ("HOLD", [None, timedelta(-1), 600, False, timedelta.max]),
         ("DATABASE", ["", 1, True, ["default"], "nowhere"]),
         ("DIRECT", ["", 1, True, ["direct"]]),
+        ("TIMEOUT", [timedelta(0), 5, True, "1s"]),
         ("FUNCTIONS", [None, "app.work", {"a"}, [""], ["app."], [".app"], ["a b"], ["a-b"], [1], [None]]),
     ],
 )
@@ -133,6 +134,7 @@ def test_a_value_whose_repr_fails_is_still_refused_clearly():
             raise RuntimeError
 
     assert "<Hostile>" in refused({"p": {"HOLD": Hostile()}})
+    assert "not Hostile" in refused({"p": {"TIMEOUT": Hostile()}})
     assert len(refused({"p": {"HOLD": "x" * 10_000}})) < 300
 
 

@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from django_workpool.types import Failure, Outcome, Run
 from .live import Live, failures, live_main, result, results, texts, transactional_db, value, wait_for_quiet, wait_until
 from .runs import a_run, some_runs, tokens
 from .works.processes import end_by, say, where, where_async, where_mutation, where_query
+from .works.stops import TWICE, burn_for, look_at_itself
 from .works.tasks import ended, ended_once, fail, fail_once, return_text
 
 __all__ = ["transactional_db"]
@@ -83,6 +85,17 @@ def test_tasks_of_the_framework_run_there(live: Live) -> None:
     assert looked.return_value["workers"] != looked.worker_ids
     heard = told(failed.id)
     assert [(one["signal"], one["status"], one["pid"] == live.main.process.pid) for one in heard][-1] == ("task_finished", "FAILED", True)
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_timeouts_hold_there(live: Live, tmp_path: Path) -> None:
+    """As on a thread, and what the function is told of its work is told there, too."""
+    late = Workpool().using(timeout=timedelta(milliseconds=150), retry=TWICE).enqueue(burn_for, str(tmp_path), 60)
+    itself = Workpool().using(name="a label").enqueue(look_at_itself)
+    assert (result(late).kind, result(late).attempts) == ("failed", 2)
+    assert [failure.class_path for failure in failures(late)] == ["django_workpool.exceptions.WorkTimeout"] * 2
+    told = value(itself)
+    assert (told["work_id"], told["name"], told["attempt"]) == (str(itself), "a label", 1)
 
 
 @pytest.mark.usefixtures("transactional_db")
@@ -230,6 +243,24 @@ def test_broken_executor_is_made_anew(monkeypatch: pytest.MonkeyPatch, wait_unti
             (3, "failed", "the executor lost it: CancelledError: CancelledError"),
         ]
         assert all(outcome.failure and outcome.failure.retryable for _, outcome in home.outcomes)
+
+
+def test_canceled_works_are_taken_back_as_far_as_that_goes(monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
+    """What has not begun never did; what has goes on, is asked for once, and ends as it ends."""
+    first = Played()
+    with played(monkeypatch, first) as home:
+        home.executor.submit(some_runs(3))
+        wait_until(lambda: len(first.futures) == 3)
+        first.futures[1].set_running_or_notify_cancel()
+        asked = []
+        monkeypatch.setattr(first.futures[1], "cancel", lambda: bool(asked.append(1)))
+        assert home.executor.cancel({1, 2, 9}) == [] == home.executor.cancel({1, 2, 9})
+        wait_until(lambda: home.outcomes == [(1, Outcome(kind="returned"))] and asked == [1])
+        first.futures[1].set_result('{"kind":"success","value":"7","failure":null}')
+        first.futures[2].cancel()
+        wait_until(lambda: home.executor.idle)
+        assert home.outcomes[1] == (2, Outcome(kind="success", value="7"))
+        assert [(token, outcome.kind) for token, outcome in home.outcomes[2:]] == [(3, "failed")], "nobody has asked for that"
 
 
 def test_executor_that_breaks_all_the_time_is_not_made_all_the_time(wait_until: WaitUntil) -> None:

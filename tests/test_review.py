@@ -188,7 +188,8 @@ def test_a_mutation_whose_hook_raises_runs_once_and_is_told(monkeypatch: pytest.
 
     class Hooked(Bare):
         def call(self, func: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return function(*args)
+            # In the place of the one that is registered.
+            return function(5)
 
     assert perform_mutation(USING, "here", run, Hooked(), lambda: False) is None  # type: ignore[arg-type]
     assert calls == [5]

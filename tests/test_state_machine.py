@@ -13,7 +13,7 @@ from django_workpool import RetryBehavior, Workpool
 from django_workpool.types import Attempted, Outcome
 
 from .states import functions
-from .states.driver import FAILED, FINAL, RETURNED, SUCCESS, Loop, complete, complete_alone
+from .states.driver import FAILED, FINAL, RETURNED, STOPPED, SUCCESS, Loop, complete, complete_alone
 from .states.functions import RETRY
 from .states.rows import (
     FINISHED,
@@ -49,6 +49,7 @@ S5_RETURNED = replace(S5, attempts=0, follow="return")
 S6_RETURNED = replace(S6, attempts=0, follow="return")
 S9_RETURNED = replace(S9, attempts=0, follow="return")
 S3_FAILED = replace(S3, archived="failed")
+S3_CANCELED = replace(S3, archived="canceled")
 S4_FAILED = replace(S4, archived="failed")
 
 
@@ -142,6 +143,13 @@ STEPS = [
     Step(S8, "complete(returned)", ending(RETURNED), S6_RETURNED),
     Step(S12, "complete(failed, attempts left)", ending(FAILED), S9, "act_retried", RETRY, (1,)),
     Step(S12, "complete(returned)", ending(RETURNED), S9_RETURNED),
+    # It has stopped for that; or says so, and it is not so.
+    Step(S12, "complete(stopped)", ending(STOPPED), S3_CANCELED, attempts=(1,)),
+    Step(S12, "complete(stopped) alone", ending_alone(STOPPED), S3_CANCELED, "act_retried", RETRY, (1,)),
+    Step(replace(S12, attempts=2), "complete(stopped)", ending(STOPPED), S3_CANCELED, "act_retried", RETRY, (1, 2, 3)),
+    Step(S2, "complete(stopped)", ending(STOPPED), S3_FAILED, attempts=(1,)),
+    Step(S2, "complete(stopped, attempts left)", ending(STOPPED), S5, "act_retried", RETRY, (1,)),
+    Step(S3_CANCELED, "iteration", iterate, finished("canceled")),
     Step(S6, "iteration", iterate, finished("canceled"), "act_retried", RETRY, (1,)),
     Step(S6_RETURNED, "iteration", iterate, finished("canceled")),
     Step(S9, "iteration", iterate, finished("canceled"), "act_retried", RETRY, (1,)),

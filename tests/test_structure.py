@@ -145,6 +145,7 @@ FLOORS = [
         "serialization",
         "failures",
         "database_errors",
+        "current_work",
         "ticks",
         "signals",
         "batch_values",

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from ..types import Run
 
@@ -45,6 +45,14 @@ class Backlog:
             return []
         now = time.monotonic()
         return [now - began for _, began in self.active().values() if now - began > longer]
+
+    def cancel(self, tokens: Set[int]) -> list[Run]:
+        """Return which of the runs with these tokens have not begun, and forget them: their works are canceled."""
+        with self._lock:
+            runs = [run for run in self._waiting if run.token in tokens]
+            for run in runs:
+                self._waiting.remove(run)
+        return runs
 
     def take_back(self) -> list[Run]:
         """Return what has not begun, and forget it: it will not run."""

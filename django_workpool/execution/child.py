@@ -48,8 +48,24 @@ def main(descriptor: int) -> None:
     home = os.getpid(), threading.get_ident()
     os.register_at_fork(after_in_child=lambda: _become_a_copy(channel, *home))
     runs: SimpleQueue[Frame | None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(frames, runs), name="workpool-parent", daemon=True).start()
-    _serve(channel, setup, runs)
+    parent = Parent(channel)
+    threading.Thread(target=_listen, args=(frames, runs, parent), name="workpool-parent", daemon=True).start()
+    _serve(parent, setup, runs)
+
+
+class Parent:
+    """The parent, as it is told things by several threads."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        #: Told tokens of canceled works, once there is somebody.
+        self.cancel: Callable[[int], None] = lambda token: None
+
+    def tell(self, **frame: Any) -> None:
+        """Send a frame."""
+        with self._lock:
+            self._channel.sendall(pack(frame))
 
 
 def _receive(channel: socket.socket) -> Iterator[Frame]:
@@ -60,11 +76,14 @@ def _receive(channel: socket.socket) -> Iterator[Frame]:
             yield unpack(line)
 
 
-def _listen(frames: Iterator[Frame], runs: "SimpleQueue[Frame | None]") -> None:
+def _listen(frames: Iterator[Frame], runs: "SimpleQueue[Frame | None]", parent: Parent) -> None:
     """Hand the parent's frames over; end at once when it is gone, whatever the main thread does."""
     try:
         for frame in frames:
-            runs.put(None if "stop" in frame else frame)
+            if "cancel" in frame:
+                parent.cancel(frame["cancel"])
+            else:
+                runs.put(None if "stop" in frame else frame)
     finally:
         if os.getpgrp() == os.getpid():
             # With all that functions have started.
@@ -106,15 +125,22 @@ class _ChildIsolation(Isolation):
                 os._exit(0)
 
 
-def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None]") -> None:
+def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> None:
     import django
 
     django.setup()
     # They lead to the models.
     from .. import eventlog, functions, kick
     from ..failures import describe
+    from . import limits
     from .courier import courier, frames
     from .run import Performer
+
+    def cancel(token: int) -> None:
+        limits.cancel([token])
+        if not limits.is_calling(token):
+            # Its end is being written: that is not to be disturbed.
+            parent.tell(token=token, calls=False)
 
     eventlog.log_to_stderr()
     functions.load_tasks()
@@ -129,11 +155,12 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
         is_stopping=lambda: False,
     )
     isolation = _ChildIsolation(setup["home"])
-    parent = {"leads": False}
-    kick.listen(setup["using"], lambda hint: parent["leads"] and hint.kind == "ended")
-    channel.sendall(pack({"ready": True}))
+    leads = False
+    kick.listen(setup["using"], lambda hint: leads and hint.kind == "ended")
+    parent.cancel, limits.on_call = cancel, lambda run, calls: parent.tell(token=run.token, calls=calls)
+    parent.tell(ready=True)
     while (frame := runs.get()) is not None:
-        run, parent["leads"] = read_run(frame["run"]), frame["leads"]
+        run, leads = read_run(frame["run"]), frame["leads"]
         eventlog.set_levels(setup["using"], {run.pool: frame["level"]})
         brought.clear()
         try:
@@ -145,5 +172,5 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
             sys.stdout.flush()
             sys.stderr.flush()
         outcome = outcome_frame(brought[0]) if brought else None
-        channel.sendall(pack({"token": run.token, "outcome": outcome, "signals": frames(notices)}))
+        parent.tell(token=run.token, outcome=outcome, signals=frames(notices))
     isolation.close()

@@ -9,7 +9,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -86,6 +86,11 @@ class CoroutineExecutor:
                 # A loop that has died meanwhile is replaced by one that begins with all that waits.
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._begin, tokens)
+
+    def cancel(self, tokens: Set[int]) -> list[Run]:
+        """Return which of the runs with these tokens have not begun, and forget them: their works are canceled."""
+        with self._changed:
+            return [self._waiting.pop(token) for token in tokens & self._waiting.keys()]
 
     def take_back(self) -> list[Run]:
         """Return what has not begun, and forget it: it will not run."""

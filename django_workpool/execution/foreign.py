@@ -8,11 +8,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..failures import describe
 from ..types import Failure, Outcome, Run
@@ -75,6 +75,12 @@ def _set_up(settings: str) -> None:
                 django.setup()
 
 
+class _Ask(NamedTuple):
+    """The wish that an executor cancels a run."""
+
+    token: int
+
+
 class ForeignExecutor:
     """Hands runs to an executor of others.
 
@@ -99,10 +105,12 @@ class ForeignExecutor:
         self._waiting: dict[int, Run] = {}
         self._active: dict[int, tuple[Run, float]] = {}
         self._futures: dict[int, Any] = {}
+        #: Tokens of those that it was asked to cancel.
+        self._canceled: set[int] = set()
         self._stopped = False
         self._executor: Any = None
         self._made = self._told = float("-inf")
-        #: Tokens of runs to hand over, executors to give up, None for the end.
+        #: Tokens of runs to hand over, what to ask for, executors to give up, None for the end.
         self._to_do: SimpleQueue[Any] = SimpleQueue()
 
     @property
@@ -128,6 +136,16 @@ class ForeignExecutor:
             self._waiting.update((run.token, run) for run in runs)
         for run in runs:
             self._to_do.put(run.token)
+
+    def cancel(self, tokens: Set[int]) -> list[Run]:
+        """Return which of the runs with these tokens were not handed over, and forget them; the executor is asked to let go of others."""
+        with self._changed:
+            runs = [self._waiting.pop(token) for token in tokens & self._waiting.keys()]
+            asks = (tokens & self._futures.keys()) - self._canceled
+            self._canceled |= asks
+        for token in asks:
+            self._to_do.put(_Ask(token))
+        return runs
 
     def take_back(self) -> list[Run]:
         """Return what was not handed over, and forget it: it will not run. What an executor has, it may have begun."""
@@ -170,6 +188,14 @@ class ForeignExecutor:
     def run(self, stop: threading.Event) -> None:
         """Hand over what was submitted, until ``self.stop``: the body of a thread."""
         while (one := self._to_do.get()) is not None and not stop.is_set():
+            if isinstance(one, _Ask):
+                with self._changed:
+                    future = self._futures.get(one.token)
+                if future is not None:
+                    with suppress(Exception):
+                        # If it has begun, it goes on.
+                        future.cancel()
+                continue
             if not isinstance(one, int):
                 self._close(one)
                 continue
@@ -231,8 +257,12 @@ class ForeignExecutor:
             failure = describe(error)
             text = f"the executor lost it: {failure.class_path.rpartition('.')[2]}: {failure.text}"
             outcome = Outcome(kind="failed", failure=Failure(class_path=EXECUTOR_LOST, text=text, traceback=failure.traceback))
+            if run.token in self._canceled and "Cancelled" in type(error).__name__:
+                # It had not begun.
+                outcome = Outcome(kind="returned")
         with self._changed:
             self._futures.pop(run.token, None)
+            self._canceled.discard(run.token)
             mine = run.token in self._active
         if not mine:
             return

@@ -100,6 +100,13 @@ class Isolation:
             watch.doubt()
         return contextvars.Context().run(func, *args, **(kwargs or {}))
 
+    def distrust(self) -> None:
+        """Close the thread's connections at the ``end``, whatever they look like: an exception may have come anywhere."""
+        for connection in connections.all(initialized_only=True):
+            self.adopt(connection)
+        for watch in self._watches.values():
+            watch.tainted = True
+
     def leftovers(self, using: str) -> str | None:
         """Return what the last ``call`` did to the transaction of ``using`` that makes it unfit to go on, or None.
 

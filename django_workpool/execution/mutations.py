@@ -16,6 +16,7 @@ from ..failures import describe, first_line
 from ..models import PendingCompletion, RunningWork
 from ..settle import lock_works, success
 from ..types import Attempted, Failure, Outcome, Run
+from . import limits
 from .calls import encode_value, prepare
 from .isolation import Isolation
 from .persist import tell, waits
@@ -85,7 +86,7 @@ def perform_together(using: str, worker: str, runs: Sequence[Run], isolation: Is
         with isolation.function(runs[0].func_path), committing(db, runs[0].pool):
             for run in runs:
                 registered, args, kwargs = prepare(run)
-                value = encode_value(isolation.call(registered.func, args, kwargs))
+                value = encode_value(limits.call(run, isolation, registered.func, args, kwargs))
                 left = isolation.leftovers(using)
                 if left is not None:
                     raise FunctionLeftovers(f"the function {left}")
@@ -97,6 +98,9 @@ def perform_together(using: str, worker: str, runs: Sequence[Run], isolation: Is
         # If it was the answer to the COMMIT that was lost, each of them finds that its work has ended.
         logger.info("%s: %s works together failed, each runs again alone: %s", runs[0].func_path, len(runs), first_line(error))
         return []
+    finally:
+        for run in runs:
+            limits.end(run)
     for one in ended:
         tell(one.run, Completed(run=one.run, verdict=success(one)))
     return [one.run for one in ended]
@@ -116,7 +120,7 @@ def _mutate(using: str, worker: str, run: Run, isolation: Isolation, callback: C
     registered, args, kwargs = prepare(run)
     with committing(db, run.pool) as commit:
         stage.function = True
-        value = encode_value(isolation.call(registered.func, args, kwargs))
+        value = encode_value(limits.call(run, isolation, registered.func, args, kwargs))
         left = isolation.leftovers(using)
         if left is not None:
             raise FunctionLeftovers(f"the function {left}")

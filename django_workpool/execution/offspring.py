@@ -10,9 +10,14 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ..types import Run
-from .frames import Frame, Lines, pack, unpack
+from .. import eventlog
+from ..types import Failure, FnType, Outcome, Run
+from .frames import Frame, Lines, pack, run_frame, unpack
 from .isolation import working_folder
+from .limits import CANCELED, TIMEOUT
+from .timeouts import STOP_GRACE, told_timeout
+
+CHILD_LOST = "django_workpool.WorkerLost"
 
 #: Seconds that a child may take to load the project, to stop when told so, and to end after it has closed its socket.
 START_TIME, STOP_TIME, CLOSED_TIME = 120.0, 1.0, 1.0
@@ -53,10 +58,15 @@ class Child:
             theirs.close()
         self.channel.setblocking(False)
         self.started = time.monotonic()
-        #: Whether it has loaded the project.
+        #: Whether it has loaded the project: that is the first that it says.
         self.ready = False
         #: What it runs.
         self.run: Run | None = None
+        #: Whether its function is being called, as far as is known: what comes after it is not disturbed.
+        self._calls = True
+        #: When the function must have ended, by its timeout and by its cancelation; and what it means that it was killed for that.
+        self._timeout_at = self._stop_at = float("inf")
+        self.killed: Outcome | None = None
         #: Works that it has ended.
         self.works = 0
         #: Whether it has run something, or lived for a while: then its end says nothing about the start of others.
@@ -114,6 +124,54 @@ class Child:
         self._unsent += pack(frame)
         self.flush()
 
+    def give(self, run: Run, *, leads: bool) -> None:
+        """Let it run something."""
+        self.run, self._calls, self._timeout_at, self._stop_at = run, True, float("inf"), float("inf")
+        self.send({"run": run_frame(run), "level": eventlog.level_of(run.pool), "leads": leads})
+
+    def note(self, frame: Frame) -> bool:
+        """Note that it calls the function, or does so no more, if that is what it says. The timeout counts from the first call."""
+        if "calls" not in frame:
+            return False
+        self._calls = frame["calls"]
+        if self._calls and self.run is not None and self.run.timeout_ms is not None and self._timeout_at == float("inf"):
+            self._timeout_at = time.monotonic() + self.run.timeout_ms / 1000 + STOP_GRACE
+        return True
+
+    def cancel(self) -> None:
+        """Tell it, once, that its work was canceled."""
+        if self.run is not None and self._stop_at == float("inf"):
+            self._stop_at = time.monotonic() + STOP_GRACE
+            self.send({"cancel": self.run.token})
+
+    @property
+    def kill_at(self) -> float:
+        """When it is to be killed, because its function does not end (monotonic)."""
+        at_work = self.run is not None and self._calls and self.killed is None
+        return min(self._timeout_at, self._stop_at) if at_work else float("inf")
+
+    def kill_for_good(self) -> None:
+        """Kill it because its function does not end."""
+        run = self.run
+        if run is None:
+            return
+        late = self._timeout_at < self._stop_at
+        text = f"{told_timeout(run)}, and its process was killed" if late else "the work was canceled, and its process was killed"
+        eventlog.log("killed", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, why=text)
+        failure = Failure(class_path=TIMEOUT if late else CANCELED, text=text)
+        self.killed = Outcome(kind="failed" if late else "canceled", failure=failure)
+        self.kill()
+
+    def lost(self, run: Run) -> Outcome:
+        """Return what its death means for what it ran."""
+        if self.killed is not None:
+            return self.killed
+        told = self.told()
+        eventlog.log("child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, how=told)
+        # What a mutation or query has not committed has had no effect; what it has, is completed already.
+        kind = "failed" if run.fn_type is FnType.ACTION else "returned"
+        return Outcome(kind=kind, failure=Failure(class_path=CHILD_LOST, text=f"worker process lost ({told})"))
+
     def stop(self) -> None:
         """Tell it to end."""
         self.stopping = time.monotonic()
@@ -136,6 +194,7 @@ class Child:
         try:
             while piece := self.channel.recv(PIECE):
                 frames += map(unpack, self._lines.feed(piece))
+                self.ready = self.ready or bool(frames)
         except BlockingIOError:
             return frames
         except OSError:

@@ -11,7 +11,7 @@ from ..complete import Completed
 from ..database_errors import is_away, may_pass
 from ..eventlog import log
 from ..failures import describe, first_line
-from ..types import Attempted, Failure, Outcome, Run
+from ..types import Attempted, Failure, Outcome, ResultKind, Run
 from .courier import courier
 
 logger = logging.getLogger("django_workpool.worker")
@@ -72,8 +72,9 @@ def tell(run: Run, completed: Completed | None) -> None:
         log("stale", "WARN", run.pool, work_id=run.work_id, name=run.name, token=run.token)
         return
     verdict = completed.verdict
-    fields = {"error": verdict.failure.class_path} if verdict.failure is not None else {}
-    level = "INFO" if verdict.failure is None else "WARN"
+    failure = None if verdict.kind is ResultKind.CANCELED else verdict.failure
+    fields = {"error": failure.class_path} if failure is not None else {}
+    level = "INFO" if failure is None else "WARN"
     log("completed", level, run.pool, work_id=run.work_id, name=run.name, status=completed.status, attempts=verdict.attempts, **fields)
     courier.completed(run, run.work_id, verdict)
     if completed.callback_failure is not None:

@@ -9,15 +9,14 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 
-from .. import eventlog
 from ..database.forks import keep_from_children
-from ..types import Failure, FnType, Outcome, Run
+from ..types import Outcome, Run
 from .backlog import Backlog
 from .courier import post_frames
-from .frames import read_outcome, run_frame
+from .frames import read_outcome
 from .offspring import Child, Program
 from .threads import ExecutorStopped
 
@@ -31,7 +30,6 @@ START_AGAIN, START_AGAIN_MAX, STARTS_MAX = 0.2, 30.0, 5
 PROVEN_TIME = 10.0
 #: Seconds that killed children get to disappear.
 KILL_TIME = 1.0
-CHILD_LOST = "django_workpool.WorkerLost"
 
 
 class ProcessExecutor(Backlog):
@@ -59,6 +57,7 @@ class ProcessExecutor(Backlog):
         self.leads: Callable[[], bool] = lambda: False
         self._changed = threading.Condition(self._lock)
         self._cut: list[Run] = []
+        self._canceled: set[int] = set()
         self._stopped = self._cutting = self._over = False
         self._live = 0
         self._ear, self._bell = socket.socketpair()
@@ -116,6 +115,13 @@ class ProcessExecutor(Backlog):
             self._active.clear()
         return runs
 
+    def cancel(self, tokens: Set[int]) -> list[Run]:
+        """Return which of the runs with these tokens have not begun, and forget them; children that run one are told, and killed later."""
+        with self._changed:
+            self._canceled |= tokens & self._active.keys()
+        self._ring()
+        return super().cancel(tokens)
+
     def _ring(self) -> None:
         # A full buffer wakes the thread just as well.
         with suppress(BlockingIOError):
@@ -128,6 +134,7 @@ class ProcessExecutor(Backlog):
         while not self._is_over(stop):
             self._bury()
             self._dismiss()
+            self._tell_canceled()
             if not self._start():
                 return
             self._feed()
@@ -150,7 +157,8 @@ class ProcessExecutor(Backlog):
         if self._cutting or any(child.ends for child in self._children):
             return LOOK_SOON
         now = time.monotonic()
-        return max(0.0, min(LOOK_EVERY, self._start_at - now) if self._start_at > now else LOOK_EVERY)
+        times = [now + LOOK_EVERY, *(child.kill_at for child in self._children), *([self._start_at] if self._start_at > now else [])]
+        return max(0.0, min(times) - now)
 
     def _start(self) -> bool:
         """Start children that are missing; return False when that is hopeless."""
@@ -193,9 +201,16 @@ class ProcessExecutor(Backlog):
                 low = len(self._waiting) == self._low
             if low:
                 self._on_low()
-            child.run = run
-            child.send({"run": run_frame(run), "level": eventlog.level_of(run.pool), "leads": self.leads()})
+            child.give(run, leads=self.leads())
             self._listen(child)
+
+    def _tell_canceled(self) -> None:
+        with self._changed:
+            canceled, self._canceled = self._canceled, set()
+        for child in self._children if canceled else ():
+            if child.run is not None and child.run.token in canceled:
+                child.cancel()
+                self._listen(child)
 
     def _listen(self, child: Child) -> None:
         if child.closed is None:
@@ -206,13 +221,11 @@ class ProcessExecutor(Backlog):
         """Send and receive what is possible without waiting."""
         child.flush()
         for frame in child.receive():
-            if "ready" in frame:
-                child.ready = True
-            elif child.run is not None and frame["token"] == child.run.token:
+            if child.run is not None and frame.get("token") == child.run.token and not child.note(frame):
                 run, child.run = child.run, None
                 child.works += 1
                 outcome = frame["outcome"]
-                self._bring_home(run, None if outcome is None else read_outcome(outcome))
+                self._bring_home(run, outcome and read_outcome(outcome))
                 post_frames(frame["signals"])
         if child.closed is None:
             self._listen(child)
@@ -250,6 +263,8 @@ class ProcessExecutor(Backlog):
                 self._listen(child)
             elif child.is_overdue(now):
                 child.kill()
+            elif now >= child.kill_at:
+                child.kill_for_good()
 
     def _bury(self) -> None:
         """Take note of children that have ended."""
@@ -276,12 +291,8 @@ class ProcessExecutor(Backlog):
                 self._cut.append(run)
             self._forget(run)
         elif run is not None:
-            eventlog.log("child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=child.process.pid, how=told)
-            # What a mutation or query has not committed has had no effect; what it has, is completed already.
-            kind = "failed" if run.fn_type is FnType.ACTION else "returned"
-            failure = Failure(class_path=CHILD_LOST, text=f"worker process lost ({told})")
-            self._bring_home(run, Outcome(kind=kind, failure=failure))
-        elif not self._stopped and child.stopping is None:
+            self._bring_home(run, child.lost(run))
+        elif not self._stopped and child.stopping is None and child.killed is None:
             if not child.proven:
                 self._failed(f"has ended before its first work ({told})", child.started)
                 return

@@ -7,12 +7,15 @@ its completion: both happen or neither. A query runs in a read-only transaction 
 import time
 from collections.abc import Callable
 
+from asgiref.sync import async_to_sync
+
 from .. import functions
 from ..complete import Completed, complete_one
 from ..database import database
 from ..database_errors import is_connection_loss, may_pass
 from ..failures import describe
 from ..types import Attempted, Failure, FnType, Outcome, Run
+from . import limits
 from .calls import encode_value, prepare
 from .courier import announce, announce_async
 from .guests import Guests
@@ -57,10 +60,17 @@ class Performer:
             self._announced.discard(run.token)
         else:
             announce(run, isolation)
+        limits.begin(run)
+        try:
+            self._perform(run, isolation)
+        finally:
+            limits.end(run)
+
+    def _perform(self, run: Run, isolation: Isolation) -> None:
         if run.fn_type in (FnType.MUTATION, FnType.CALLBACK):
             failure = perform_mutation(self.using, self.worker, run, isolation, self.is_stopping)
             if failure is not None:
-                self._complete(run, Outcome(kind="failed", failure=failure), isolation)
+                self._complete(run, limits.failed(run, failure), isolation)
             self.done(run)
             return
         began = time.monotonic()
@@ -77,7 +87,8 @@ class Performer:
 
     def most_together(self, run: Run) -> int:
         """Return how many runs like this one may share a transaction."""
-        return 1 if run.fn_type is not FnType.MUTATION or run.has_callback else functions.batch_of(run.func_path)
+        shares = run.fn_type is FnType.MUTATION and not run.has_callback and run.timeout_ms is None
+        return functions.batch_of(run.func_path) if shares else 1
 
     def perform_together(self, runs: list[Run], isolation: Isolation) -> list[Run]:
         """Run mutations of one function that may share a transaction; return those that are still to run, each alone."""
@@ -103,9 +114,11 @@ class Performer:
         try:
             await announce_async(run)
             registered, args, kwargs = self.guests.prepare(run)
-            outcome = Outcome(kind="success", value=encode_value(await registered.func(*args, **kwargs)))
+            outcome = Outcome(kind="success", value=encode_value(await limits.acall(run, registered.func, args, kwargs)))
         except BaseException as error:
-            outcome = Outcome(kind="failed", failure=self.guests.describe(run, error))
+            outcome = limits.failed(run, self.guests.describe(run, error))
+        finally:
+            limits.end(run)
         self.bring_home(run, outcome)
 
     def bring_home(self, run: Run, outcome: Outcome) -> None:
@@ -127,9 +140,11 @@ class Performer:
     def _action(self, run: Run, isolation: Isolation) -> Outcome:
         try:
             registered, args, kwargs = self.guests.prepare(run)
-            return Outcome("success", encode_value(isolation.call(registered.func, args, kwargs)))
+            # Where there is no event loop: in the tests of projects.
+            func = async_to_sync(registered.func) if registered.is_async else registered.func
+            return Outcome("success", encode_value(limits.call(run, isolation, func, args, kwargs)))
         except BaseException as error:
-            return Outcome(kind="failed", failure=self.guests.describe(run, error))
+            return limits.failed(run, self.guests.describe(run, error))
 
     def _query(self, run: Run, isolation: Isolation) -> Outcome:
         tries = 0
@@ -139,14 +154,14 @@ class Performer:
                 registered, args, kwargs = prepare(run)
                 with database(self.using).read_only():
                     begun = True
-                    return Outcome(kind="success", value=encode_value(isolation.call(registered.func, args, kwargs)))
+                    return Outcome(kind="success", value=encode_value(limits.call(run, isolation, registered.func, args, kwargs)))
             except BaseException as error:
                 # A read-only transaction's refusal to write is the function's own failure, whatever the server.
                 away = is_connection_loss(error)
                 # Before it has begun, nothing is said about the function.
                 repeats = worth_repeating(error, tries, away=away) if begun else away or may_pass(error)
                 if not repeats or (away and not wait_for_database(self.using, self.is_stopping)):
-                    return Outcome(kind="failed", failure=describe(error))
+                    return limits.failed(run, describe(error))
                 tries += begun or not away
                 isolation.end()
                 isolation.begin(run.func_path)

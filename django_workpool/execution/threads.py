@@ -177,7 +177,7 @@ class ThreadExecutor(Backlog):
 
     @staticmethod
     def _joins(run: Run, first: Run) -> bool:
-        return (run.func_path, run.pool, run.has_callback) == (first.func_path, first.pool, False)
+        return (run.func_path, run.pool, run.has_callback, run.timeout_ms) == (first.func_path, first.pool, False, None)
 
     def _run_some(self, runs: list[Run], isolation: Isolation) -> None:
         left = runs

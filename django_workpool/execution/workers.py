@@ -94,6 +94,7 @@ def questions(worker_id: int) -> list[Part]:
 
     ``published``: is the list of functions that its row names there (another worker's end may have taken it along)?
     ``assigned``: are there runs for it to look at? ``unknown``: which functions does no live worker know, of works that are held?
+    ``canceled``: which of its runs may stop?
     """
     published = "SELECT s.digest FROM {FunctionSet} s JOIN {Worker} w ON w.function_set = s.digest WHERE w.id = %s"
     assigned = (
@@ -101,7 +102,19 @@ def questions(worker_id: int) -> list[Part]:
         f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) LIMIT 1"
     )
     unknown = f"SELECT DISTINCT func_path FROM {{Work}} WHERE held_since IS NOT NULL LIMIT {UNKNOWN_MAX}"
-    return [Part("published", published, [worker_id]), Part("assigned", assigned, [worker_id]), Part("unknown", unknown)]
+    return [
+        Part("published", published, [worker_id]),
+        Part("assigned", assigned, [worker_id]),
+        Part("unknown", unknown),
+        canceled(worker_id),
+    ]
+
+
+def canceled(worker_id: int) -> Part:
+    """Return what asks for the runs of a worker whose works are canceled, among others that are none."""
+    # From the few that are canceled; not joined, so that no planner begins with the runs.
+    run = "SELECT r.id FROM {RunningWork} r WHERE r.work_id = w.id AND r.worker_id = %s"
+    return Part("canceled", f"SELECT ({run}) AS run FROM {{Work}} w WHERE w.canceled", [worker_id])
 
 
 def stop_accepting(using: str, worker_id: int) -> bool:

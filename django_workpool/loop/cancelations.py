@@ -1,6 +1,7 @@
 """Phase (b): work off the wishes to cancel, a page of works an iteration.
 
-Work that waits ends as canceled. Work that runs is marked: it goes on, and is never started, retried or returned again.
+Work that waits ends as canceled. Work that runs is marked: it is never started, retried or returned again, and its worker is told after
+the commit, so that it may stop.
 """
 
 import uuid
@@ -77,6 +78,10 @@ def end_or_mark(it: Iteration, works: Sequence[LockedWork]) -> None:
     among, param = it.db.among("work_id", [work.id for work in works])
     it.db.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
     retries.end_canceled(it, waits)
+    for work in runs:
+        if not work.canceled:
+            one = it.memory.running[work.id]
+            it.stops.setdefault(one.worker_id, []).append(one.token)
     if runs:
         Work.objects.using(it.db.using).filter(id__in=[work.id for work in runs]).update(canceled=True)
 

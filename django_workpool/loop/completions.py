@@ -119,5 +119,7 @@ def _count(it: Iteration, one: Ended) -> None:
     it.report.completed += 1
     if one.kind == ResultKind.SUCCESS:
         it.report.succeeded += 1
+    elif one.kind == ResultKind.CANCELED:
+        it.report.canceled += 1
     else:
         it.report.failed += 1

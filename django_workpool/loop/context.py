@@ -65,6 +65,8 @@ class Iteration:
     #: What the runner acts on.
     runs: dict[int, list[Run]] = field(default_factory=dict)
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    #: The tokens of runs whose works it has marked as canceled, by worker: these are told.
+    stops: dict[int, list[int]] = field(default_factory=dict)
     #: Works that this iteration has ended, or sent back, without an attempt that came home: signals tell of them.
     judged: list[tuple[LockedWork, Verdict]] = field(default_factory=list)
     #: A batch was full: there is more of the same.

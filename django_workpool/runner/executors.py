@@ -1,12 +1,13 @@
 """The executors of one process: which run goes to which of them, and all of them as one."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from django.conf import settings
 
 from .. import functions
+from ..execution import limits
 from ..execution.assignments import Assignments
 from ..execution.coroutines import CoroutineExecutor
 from ..execution.foreign import ForeignExecutor
@@ -125,6 +126,12 @@ class Executors:
     def take_back(self) -> list[Run]:
         """Return what has not begun, and forget it: it will not run."""
         return [run for executor in self.all for run in executor.take_back()]
+
+    def cancel(self, tokens: Set[int]) -> list[Run]:
+        """Tell runs that their works are canceled; return those of them that have not begun, and do not any more."""
+        waiting = [run for executor in self.all if executor is not self.side for run in executor.cancel(tokens)]
+        limits.cancel(tokens)
+        return waiting
 
     def end_others(self, timeout: float = 0.0) -> None:
         """Begin nothing more in other processes; let idle children end, and wait for the end of all of them for ``timeout`` seconds."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import eventlog, kick
 from ..database import Hint
+from ..execution import limits
 from ..execution.assignments import Assignments
 from ..execution.run import Performer
 from ..execution.writer import Writer
@@ -78,6 +79,10 @@ class Intake:
             else:
                 self._give_back(fresh)
 
+    def cancel(self, tokens: Sequence[int]) -> None:
+        """Tell runs that their works are canceled: what has not begun is given back, what runs may stop. Others are passed over."""
+        self._give_back(self.executors.cancel(frozenset(tokens)))
+
     # The end ----------------------------------------------------------------------------------------------------
 
     def refuse(self) -> None:
@@ -131,6 +136,7 @@ class Intake:
     def _crashed(self, run: Run, error: BaseException) -> None:
         """An executor says that a run ended without bringing its outcome home."""
         logger.error("work %s: its run broke off", run.work_id, exc_info=error)
+        limits.end(run)
         self.writer.put(Attempted(run=run, outcome=Outcome(kind="failed", failure=describe(error)), worker=self.worker))
 
     def _give_back(self, runs: Sequence[Run]) -> None:

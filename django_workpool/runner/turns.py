@@ -83,6 +83,9 @@ class Turns:
                 logger.exception("handing over %s failed; tried again soon", ", ".join(str(run.work_id) for run in own))
         if others:
             self.db.notify([Hint("worker", ",".join(others))])
+        if it.stops:
+            self.intake.cancel(it.stops.pop(self.fleet.own or 0, []))
+            self.db.notify([Hint("canceled", str(worker)) for worker in it.stops])
         for event, level, fields in it.events:
             eventlog.log(event, level, it.pool, **fields)
         for work, judged in it.judged:

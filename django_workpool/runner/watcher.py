@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
@@ -95,6 +95,11 @@ class Watcher:
             if str(self.worker_id) in hint.name.split(","):
                 self._fetch(self._newest)
             return
+        if hint.kind == "canceled":
+            if hint.name == str(self.worker_id):
+                asked = workers.canceled(self.worker_id)
+                self._stop_canceled(database(self.using).fetch(asked.template, asked.params))
+            return
         self.leader.hear(hint)
         if hint.kind == "changed" and not self.leader.lead.held:
             self._fetch(self._newest)
@@ -109,6 +114,12 @@ class Watcher:
                 self.submit(runs)
             if len(runs) < workers.FETCH_MAX:
                 return
+
+    def _stop_canceled(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Tell runs whose works are canceled; those that know it are not told again."""
+        tokens = [token for (token,) in rows if token is not None]
+        if tokens:
+            self.leader.intake.cancel(tokens)
 
     def _pulse(self, watch: Watch) -> None:
         self._pulsed = time.monotonic()
@@ -136,6 +147,7 @@ class Watcher:
                 self.leader.wake()
             if answers["assigned"]:
                 self._fetch(0)
+            self._stop_canceled(answers["canceled"])
             self._learn([path for (path,) in answers["unknown"]], is_published=bool(answers["published"]))
             eventlog.set_levels(self.using, {pool: level for pool, level in answers["levels"]})
 

@@ -6,14 +6,12 @@ began; all else that an action wrote stays, as it does in production, where an a
 
 import asyncio
 import contextvars
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from asgiref.sync import async_to_sync
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -88,14 +86,16 @@ class Here:
     def end(self) -> None:
         """Nothing."""
 
+    def distrust(self) -> None:
+        """Nothing: the connections are the test's."""
+
     @contextmanager
     def unwatched(self) -> Iterator[None]:
         """Nothing: no statement is watched."""
         yield
 
     def call(self, func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Call a function in an empty context, a coroutine function too; remember what it returns or raises."""
-        called = async_to_sync(func) if inspect.iscoroutinefunction(func) else func
+        """Call a function in an empty context; remember what it returns or raises."""
         try:
             with ExitStack() as stack:
                 if self._guards:
@@ -104,7 +104,7 @@ class Here:
                 else:
                     self._watch, self._depth = SessionWatch(connections[self._using]), len(connections[self._using].savepoint_ids)
                     self._watch.mark()
-                self._returned = contextvars.Context().run(called, *args, **(kwargs or {}))
+                self._returned = contextvars.Context().run(func, *args, **(kwargs or {}))
         except BaseException as error:
             self.raised, self._traceback = error, error.__traceback__
             raise

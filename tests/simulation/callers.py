@@ -101,6 +101,16 @@ class Callers:
         labels = [label for label in ledger.ids if label in ledger.specs]
         if labels:
             label = dice.choice(labels)
+            self._cancel(label)
+
+    def cancel_soon(self, label: str) -> None:
+        """Cancel a work that has begun to run, while it probably still does."""
+        if label in self.world.ledger.specs and dice.random() < 0.15:
+            self.world.later(dice.uniform(0, 100), lambda: self.world.act(self.world.caller, "cancel", lambda: self._cancel(label)))
+
+    def _cancel(self, label: str) -> None:
+        ledger = self.world.ledger
+        if label in ledger.ids:
             live = ledger.is_live(label)
             said = Workpool(ledger.specs[label].pool).cancel(UUID(ledger.ids[label]))
             if said is not live:

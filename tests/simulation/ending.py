@@ -90,6 +90,8 @@ def _check_result(ledger: Ledger, stage: Stage, label: str, spec: Spec, result: 
         raise Violation(f"{label} is a success with {value}, and has never returned it", label)
     if kind == "canceled" and label not in ledger.asked:
         raise Violation(f"{label} is canceled, and nobody asked for it", label)
+    if kind != "canceled" and stage.ends[spec.n, "stopped"]:
+        raise Violation(f"{label} ended as {kind}, and a run of it had stopped because it was canceled", label)
     if kind == "failed" and attempts < spec.max_attempts and not stage.ends[spec.n, "final"]:
         raise Violation(f"{label} has failed after {attempts} of {spec.max_attempts} attempts", label)
 

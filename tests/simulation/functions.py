@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from django.db import connection
 
-from django_workpool import NonRetryableError, OnCompleteArgs, action, mutation, on_complete, query
+from django_workpool import NonRetryableError, OnCompleteArgs, action, current, mutation, on_complete, query
 
 
 @dataclass
 class Stage:
     """What was planned for the works of one history, and what was played."""
 
-    #: For each work how its calls end ("ok", "fail", "final"), the last one also for all that follow.
+    #: For each work how its calls end ("ok", "fail", "final"; "stopped" comes by itself), the last one also for all that follow.
     plans: dict[int, list[str]] = field(default_factory=dict)
     #: How many calls of its on_complete raise.
     raising: dict[int, int] = field(default_factory=dict)
@@ -22,6 +22,11 @@ class Stage:
 
     def play(self, n: int) -> int:
         """End a call of work ``n`` as planned."""
+        if current().canceled and self.calls[n] % 2 == 0:
+            # Some look.
+            self.calls[n] += 1
+            self.ends[n, "stopped"] += 1
+            current().raise_if_canceled()
         plan = self.plans[n]
         end = plan[min(self.calls[n], len(plan) - 1)]
         self.calls[n] += 1

@@ -1,9 +1,10 @@
 """What stands in a simulated process for its threads: an ear that never blocks, and functions that take their time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, TypeVar
 
 from django_workpool.database import Hint
+from django_workpool.execution import limits
 from django_workpool.types import Run
 from tests.states.driver import Bare
 
@@ -86,6 +87,18 @@ class Executors:
             self.waiting.append(run)
             self.main.soon(dice.uniform(0.1, 30), "begin", lambda run=run: self._begin(run))  # type: ignore[misc]
 
+    def cancel(self, tokens: Set[int]) -> list[Run]:
+        """Tell runs whose works are canceled; return those that have not begun."""
+        for run in [run for run in self.begun.values() if run.token in tokens and not limits.is_canceled(run.token)]:
+            self.main.world.tell(self.main.name, f"is told that {self.main.world.label(run)} is canceled")
+            if dice.random() < 0.5:
+                # It looks, and ends before it would have.
+                self.main.soon(dice.uniform(0.1, 50), "perform", lambda run=run: self._end(run))  # type: ignore[misc]
+        limits.cancel(tokens)
+        runs = [run for run in self.waiting if run.token in tokens]
+        self.waiting = [run for run in self.waiting if run not in runs]
+        return runs
+
     def take_back(self) -> list[Run]:
         """Return what has not begun."""
         runs, self.waiting = self.waiting, []
@@ -100,8 +113,10 @@ class Executors:
         if run in self.waiting:
             self.waiting.remove(run)
             self.begun[run.token] = run
+            limits.begin(run)
             self.main.soon(self.main.world.duration(run), "perform", lambda: self._end(run))
             self.main.world.troubles.begun(self.main, run)
+            self.main.world.callers.cancel_soon(self.main.world.ledger.labels[run.work_id.hex])
 
     def _end(self, run: Run) -> None:
         if run.token in self.begun:

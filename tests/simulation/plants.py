@@ -110,6 +110,20 @@ def forgotten_cancelation() -> AbstractContextManager[Any]:
     return patch.object(cancelations, "end_or_mark", lambda it, works: None)
 
 
+def stop_that_fails() -> AbstractContextManager[Any]:
+    """What has stopped because it was canceled counts as a failure."""
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda work, outcome: real(work, outcome._replace(kind="failed") if outcome.kind == "canceled" else outcome)
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with _changed(settle, "judge", make), _changed(complete, "judge", make):
+            yield
+
+    return both()
+
+
 def start_before_cancelation() -> AbstractContextManager[Any]:
     """A waiting cancelation does not keep work from being started."""
 
@@ -168,5 +182,6 @@ PLANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         *(no_fence, lost_retry, early_retry, doubled_callback, lost_callback, callback_outside, no_guard, no_limit, early_start),
         *(forgotten_cancelation, start_before_cancelation, uncounted_attempts, no_recovery, deaf_leader, kept_slot, no_archive),
         *(lost_tick, doubled_tick),
+        stop_that_fails,
     )
 }

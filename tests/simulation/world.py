@@ -9,6 +9,7 @@ from django.db import connection
 
 from django_workpool import Workpool, kick, pools
 from django_workpool.database import Hint
+from django_workpool.execution import limits
 from django_workpool.models import Archive, Globals
 from django_workpool.types import Run
 
@@ -100,6 +101,8 @@ class World:
         Simulated.locks, Simulated.broadcast = Locks(), self.send
         Simulated.who = lambda: self.current  # type: ignore[method-assign]
         kick._listeners.clear()
+        # Tokens begin anew.
+        limits._watched.clear()
         kick.listen(USING, self._hear_directly)
         self.crashes.decide, self.crashes.committed = self._decide, self._committed
 

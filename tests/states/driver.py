@@ -28,6 +28,8 @@ SUCCESS = Outcome(kind="success", value="42")
 FAILED = Outcome(kind="failed", failure=Failure(class_path="builtins.ValueError", text="it failed", traceback="Traceback: it failed"))
 #: What NonRetryableError becomes.
 FINAL = Outcome(kind="failed", failure=Failure(class_path="django_workpool.NonRetryableError", text="for good", retryable=False))
+#: It has stopped because its work was canceled, or says so.
+STOPPED = Outcome(kind="canceled", failure=Failure(class_path="django_workpool.exceptions.WorkCanceled", text="the work was canceled"))
 #: Interrupted; and given back before it began.
 RETURNED = Outcome(kind="returned", failure=Failure(class_path="django_workpool.Interrupted", text="interrupted"))
 NEVER_BEGUN = Outcome(kind="returned")
@@ -168,6 +170,8 @@ class Bare:
 
     def call(self, func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         return func(*args, **(kwargs or {}))
+
+    def distrust(self) -> None: ...
 
     def leftovers(self, using: str) -> None:
         return None

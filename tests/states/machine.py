@@ -22,12 +22,12 @@ from django_workpool.types import Attempted, Lane, Outcome, Run
 from tests.works.models import Event
 
 from . import functions
-from .driver import FAILED, FINAL, RETURNED, SUCCESS, Broken, Deposed, Loop, complete, complete_alone
+from .driver import FAILED, FINAL, RETURNED, STOPPED, SUCCESS, Broken, Deposed, Loop, complete, complete_alone
 from .rows import HOT, POOL, USING, left_over, name_of, observe, observe_many, pass_time, snapshot
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(functions, name) for name in ("act", "act_retried", "act_async", "mutate", "ask")}
 CALLBACKS = {"": None, "told": functions.told, "told_at_second": functions.told_at_second, "told_never": functions.told_never}
-OUTCOMES = {"success": SUCCESS, "failed": FAILED, "failed for good": FINAL, "returned": RETURNED}
+OUTCOMES = {"success": SUCCESS, "failed": FAILED, "failed for good": FINAL, "returned": RETURNED, "stopped": STOPPED}
 MOST = 4
 THREADS = 3
 

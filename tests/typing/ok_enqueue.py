@@ -17,6 +17,7 @@ from django_workpool import (
     aenqueue,
     batch,
     call,
+    current,
     enqueue,
     mutation,
     on_batch_complete,
@@ -35,7 +36,7 @@ async def fetch(url: str) -> bytes:
     return url.encode()
 
 
-@mutation(retry=False)
+@mutation(retry=False, timeout=timedelta(seconds=1))
 def change(amount: float) -> None: ...
 
 
@@ -98,6 +99,9 @@ assert_type(email.enqueue(send, 1), uuid.UUID)
 later = email.using(on_complete=sent, on_complete_context={"user": 1}, delay=timedelta(seconds=5), retry=True, priority=1, name="label")
 assert_type(later, Workpool)
 later.using(on_complete=broad, retry=RetryBehavior()).enqueue(change, 1.5)
+later.using(timeout=timedelta(minutes=2)).enqueue(total)
+assert_type(current().canceled, bool)
+assert_type(current().raise_if_canceled(), None)
 later.using(on_complete="app.tasks.sent")
 assert_type(email.enqueue_many(send, [call(1), call(2, urgent=True)]), list[uuid.UUID])
 email.enqueue_many(send, (call(send, number, "a", urgent=True) for number in range(3)))

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 
@@ -18,6 +18,10 @@ QUICK_VARIABLE = "WORKPOOL_TEST_QUICK"
 NO_KICK_VARIABLE = "WORKPOOL_TEST_NO_KICK"
 #: Set to anything: callback work is retried after moments.
 QUICK_CALLBACKS_VARIABLE = "WORKPOOL_TEST_QUICK_CALLBACKS"
+#: Set to anything: the leader tells nobody that works which run were canceled, its own process neither.
+LOST_VARIABLE = "WORKPOOL_TEST_LOST"
+#: Set to anything: functions that do not end after their timeout or cancelation are killed, or told of, after half a second.
+STOP_VARIABLE = "WORKPOOL_TEST_STOP"
 #: A file that the first process makes; whatever process loads the project afterwards, fails.
 ONCE_VARIABLE = "WORKPOOL_TEST_ONCE"
 #: Where the process kills itself when a batch is over: "before" its callback is inserted, or "after" the commit of that.
@@ -39,6 +43,10 @@ class WorksConfig(AppConfig):
             _never_kick()
         if os.environ.get(QUICK_CALLBACKS_VARIABLE):
             _retry_callbacks_soon()
+        if os.environ.get(STOP_VARIABLE):
+            _stop_soon()
+        if os.environ.get(LOST_VARIABLE):
+            _tell_nobody()
         if os.environ.get("WORKPOOL_TEST_SIGNALS"):
             from . import receivers
 
@@ -56,6 +64,24 @@ def _be_quick() -> None:
     liveness.WINDOW = lead.UNCHANGED = 0.6
     watcher.PULSE_EVERY = leader.STANDBY_EVERY = 0.2
     processes.START_AGAIN, processes.STARTS_MAX = 0.02, 3
+
+
+def _stop_soon() -> None:
+    from django_workpool.execution import limits, offspring, timeouts
+
+    timeouts.STOP_GRACE = limits.STOP_GRACE = offspring.STOP_GRACE = 0.5
+
+
+def _tell_nobody() -> None:
+    from django_workpool.runner.turns import Turns
+
+    act = Turns._act
+
+    def acts(turns: Any, it: Any) -> None:
+        it.stops.clear()
+        act(turns, it)
+
+    Turns._act = acts  # type: ignore[method-assign]
 
 
 def _never_kick() -> None:

@@ -21,6 +21,7 @@ from django_workpool import BatchResult, OnCompleteArgs, RetryBehavior, Workpool
 from . import coroutines as coroutines
 from . import databases as databases
 from . import processes as processes
+from . import stops as stops
 from .models import Child, Counter, Event
 
 #: No test waits longer for anything.
