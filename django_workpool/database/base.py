@@ -93,6 +93,14 @@ class Database(ABC):
         """Return the statement with the names of the tables filled in."""
         return _fill(template, self.vendor)
 
+    def ask(self, part: Part) -> list[tuple[Any, ...]]:
+        """Send a part by itself, and return its rows."""
+        return self.fetch(part.template, part.params)
+
+    def whole(self, number: str) -> str:
+        """Return SQL for a number as a whole one."""
+        return f"CAST({number} AS bigint)"
+
     @abstractmethod
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         """Return a condition "``column`` is one of ``values``", and its one parameter."""

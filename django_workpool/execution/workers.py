@@ -122,7 +122,7 @@ def unregister(using: str, worker_id: int) -> None:
         idle = "NOT EXISTS (SELECT 1 FROM {RunningWork} r WHERE r.worker_id = {Worker}.id)"
         if not db.execute(f"DELETE FROM {{Worker}} WHERE id = %s AND {idle}", [worker_id]):
             return
-        db.execute("DELETE FROM {FunctionSet} WHERE digest NOT IN (SELECT function_set FROM {Worker})")
+        db.execute("DELETE FROM {FunctionSet} WHERE digest > '' AND digest NOT IN (SELECT function_set FROM {Worker})")
     db.forget_worker(worker_id)
 
 

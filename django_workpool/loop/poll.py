@@ -9,14 +9,14 @@ _NAMED = (
 )
 _FIRST = "(SELECT MIN(s.segment) FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = %d)"
 _ENDS = " UNION ".join(f"SELECT pool FROM {name}" for name in ("completing", "canceling"))
-_TABLES = {"starting": "PendingStart", "completing": "PendingCompletion", "canceling": "PendingCancelation"}
+_TABLES = {"waiting": "PendingStart", "completing": "PendingCompletion", "canceling": "PendingCancelation"}
 
 #: For each pool whose queues hold something: whether there is something to work off at once, and the first segment of each lane.
 QUEUES = Part(
     "queues",
     f"WITH RECURSIVE {', '.join(_NAMED.format(name=name, table=table) for name, table in _TABLES.items())} "
     f"SELECT i.pool, CASE WHEN i.pool IN ({_ENDS}) THEN 1 ELSE 0 END AS now, {_FIRST % 0} AS work, {_FIRST % 1} AS callback "
-    f"FROM {{InternalState}} i WHERE i.pool IN (SELECT pool FROM starting UNION {_ENDS})",
+    f"FROM {{InternalState}} i WHERE i.pool IN (SELECT pool FROM waiting UNION {_ENDS})",
 )
 
 
