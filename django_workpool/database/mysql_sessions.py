@@ -1,7 +1,7 @@
 """The pool's own sessions on MariaDB and MySQL, and what differs between the two servers and between their drivers."""
 
-import socket
 import os
+import socket
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -65,6 +65,11 @@ def private_wrapper(using: str, purpose: str) -> BaseDatabaseWrapper:
 def is_private(wrapper: BaseDatabaseWrapper) -> bool:
     """Return whether a connection is one of the pool's own."""
     return wrapper in _private
+
+
+def is_mysql(wrapper: BaseDatabaseWrapper) -> bool:
+    """Return whether a connection is one to MariaDB or MySQL."""
+    return wrapper.vendor == "mysql"
 
 
 def is_mariadb(wrapper: Any) -> bool:
