@@ -171,13 +171,16 @@ async def aenqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any)
 
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
     """Make the single rows of the pools (of all pools of the settings) where they are missing."""
-    for name in conf.pools() if pools is None else pools:
+    # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
+    there = set(RunStatus.objects.using(using).values_list("pool", flat=True))
+    for name in [name for name in (conf.pools() if pools is None else pools) if name not in there]:
         limit = conf.pool(name).max_parallelism
         first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
         Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
         InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
         RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
-    Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
+    if not Lead.objects.using(using).exists():
+        Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
 
 
 def apply_settings(using: str) -> None:

@@ -51,7 +51,8 @@ def test_a_database_that_is_away_is_told_in_a_line(away: str) -> None:
 
 
 def test_missing_tables_are_told_with_what_to_do(test_database_url: str, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/empty.sqlite3" if SQLITE else re.sub(r"/[^/]*$", "/postgres", test_database_url)
+    without = {"postgresql": "postgres", "mysql": "mysql"}.get(connection.vendor)
+    url = f"sqlite:///{tmp_path}/empty.sqlite3" if SQLITE else re.sub(r"/[^/]*$", f"/{without}", test_database_url)
     ended = run(url, "--json")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert "Run: manage.py migrate" in ended.stderr

@@ -180,7 +180,7 @@ def test_the_levels_of_pools_follow_their_rows(main: Main) -> None:
 
 def test_a_worker_whose_row_is_gone_begins_again(main: Main) -> None:
     old = main.watcher.worker_id
-    Worker.objects.all().delete()
+    Worker.objects.filter(id=old).delete()
     main.pulse()
     assert main.watcher.worker_id != old
     assert Worker.objects.get().id == main.watcher.worker_id

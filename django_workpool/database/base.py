@@ -36,6 +36,8 @@ class Database(ABC):
     kicks: ClassVar[bool]
     #: Whether ``insert_work`` is one statement: all or nothing by itself.
     inserts_at_once: ClassVar[bool] = False
+    #: Whether a subquery in a FROM may name the row that it is asked for.
+    correlates: ClassVar[bool] = True
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
     #: Behind a SELECT: lock its rows, leaving out those that somebody else holds (where one writer shuts out all others, it has them).

@@ -34,6 +34,7 @@ class MySQL(Database):
     vendor = "mysql"
     kicks = False
     leases = True
+    correlates = False
     clock_ms_sql = _CLOCK_MS
 
     # Statements -------------------------------------------------------------------------------------------------
@@ -41,6 +42,10 @@ class MySQL(Database):
     @property
     def _features(self) -> Any:
         return self.connection.features
+
+    def fetch(self, template: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        # The drivers return a tuple.
+        return list(super().fetch(template, params))
 
     def execute(self, template: str, params: Sequence[Any] = ()) -> int:
         if template.startswith("DELETE") and not sessions.is_private(self.connection):
@@ -52,7 +57,8 @@ class MySQL(Database):
         if not part.changes:
             return super().ask(part)
         # An UPDATE returns no rows here: that it has changed one is what is asked for.
-        return [(1,)] * self.execute(part.template.rpartition(" RETURNING ")[0], part.params)
+        statement = part.template.rpartition(" RETURNING ")[0]
+        return [(1,)] * self.execute(sessions.without_waiting(self.connection, statement), part.params)
 
     def whole(self, number: str) -> str:
         return f"CAST({number} AS SIGNED)"

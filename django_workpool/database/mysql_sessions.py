@@ -90,6 +90,11 @@ def found_by_key(wrapper: Any, statement: str) -> str:
     return f"{verb} /*+ SET_VAR(sql_safe_updates = 1) */ {rest}"
 
 
+def without_waiting(wrapper: Any, statement: str) -> str:
+    """Return a statement that fails where it had to wait for a row, if the server can: MySQL waits for a second."""
+    return f"SET STATEMENT innodb_lock_wait_timeout = 0 FOR {statement}" if is_mariadb(wrapper) else statement
+
+
 def descriptor(raw: Any) -> int:
     """Return the number of the socket of a driver's connection: mysqlclient says it, PyMySQL has the socket."""
     fileno = getattr(raw, "fileno", None)
