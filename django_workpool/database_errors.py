@@ -169,7 +169,7 @@ def _says_it_may_pass(exc: BaseException) -> bool:
 
 
 def aborts_transaction(exc: BaseException) -> bool:
-    """Return whether the server has rolled the whole transaction back, and goes on as if nothing had been: a deadlock on MariaDB or MySQL."""
+    """Return whether the server has rolled the whole transaction back and then begins another: a deadlock on MariaDB or MySQL."""
     return guarded(lambda error: any(_number(one) == 1213 for one in _database_errors(error)), False, exc)
 
 

@@ -76,7 +76,7 @@ def _database() -> dict[str, Any]:
     if database["ENGINE"] == "django.db.backends.mysql" and find_spec("MySQLdb") is None:
         # In the place of mysqlclient, which is compiled where it is installed; Django then says itself what is missing.
         with suppress(ImportError):
-            import pymysql
+            import pymysql  # type: ignore[import-untyped]
 
             pymysql.install_as_MySQLdb()
     return database

@@ -3,8 +3,8 @@
 Most of its tests wait for processes: together the two take little longer than one. What SQLite's says is shown as it comes, what
 PostgreSQL's says after it. PostgreSQL is the one that DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
 
-``python -m tests --mariadb [pytest's arguments]`` runs it on MariaDB alone: the server that WORKPOOL_TEST_MARIADB names or that is offered on
-this machine, else one of the run's own (see ``mariadb.py``). Where there is none it says so, and fails if REQUIRE_ALL is 1.
+``python -m tests --mariadb [pytest's arguments]`` runs it on MariaDB alone: the server that WORKPOOL_TEST_MARIADB names, or that is offered
+on this machine, else one of the run's own (see ``mariadb.py``). Where there is none it says so, and fails if REQUIRE_ALL is 1.
 """
 
 import os

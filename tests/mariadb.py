@@ -61,7 +61,11 @@ def version(url: str) -> str:
     """Return the version of a server."""
     parts = urlsplit(url)
     connection = pymysql.connect(
-        host=parts.hostname, port=parts.port or 3306, user=unquote(parts.username or ""), password=unquote(parts.password or ""), connect_timeout=5
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        connect_timeout=5,
     )
     try:
         # What old clients of a replica want to read comes first.

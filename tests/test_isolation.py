@@ -11,7 +11,22 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone, translation
 
-from .stage import CHANGES_SESSION, MYSQL, POSTGRESQL, Stage, insert, kept, leave_atomic_block, on_postgresql, report, rows, session, sql, tenant, warnings_in
+from .stage import (
+    CHANGES_SESSION,
+    MYSQL,
+    POSTGRESQL,
+    Stage,
+    insert,
+    kept,
+    leave_atomic_block,
+    on_postgresql,
+    report,
+    rows,
+    session,
+    sql,
+    tenant,
+    warnings_in,
+)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from django.test import override_settings
 from django_workpool.execution.watch import Session, session_state
 
 from .stage import (
-    POSTGRESQL,
     WELL_BEHAVED,
     Stage,
     backend,

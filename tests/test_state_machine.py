@@ -202,7 +202,9 @@ def test_running_processes_do_not_mind_columns_that_a_deploy_adds(loop: Loop) ->
     names |= {"token", "begun", "result", "ran_on", "place", "item", "ms", "key"}
     act(loop)
     quote = connection.ops.quote_name
-    added = {quote(table.db_table): [quote(name) for name in sorted(names - {column.column for column in table.fields})] for table in tables}
+    added = {
+        quote(table.db_table): [quote(name) for name in sorted(names - {column.column for column in table.fields})] for table in tables
+    }
     if connection.features.can_rollback_ddl:
         execute(f"ALTER TABLE {table} ADD COLUMN {name} integer" for table, new in added.items() for name in new)
         act(loop)

@@ -42,5 +42,6 @@ def _index(apps: Any, schema_editor: Any, wanted: dict[tuple[str, str], Any]) ->
         if columns is None:
             columns = next([field for field, _ in index.fields_orders] for index in model._meta.indexes if index.name == name)
         table, names = schema_editor.quote_name(model._meta.db_table), ", ".join(map(schema_editor.quote_name, columns))
-        schema_editor.execute(f"ALTER TABLE {table} DROP INDEX {schema_editor.quote_name(name)}, "
-                              f"ADD INDEX {schema_editor.quote_name(name)} ({names})")
+        schema_editor.execute(
+            f"ALTER TABLE {table} DROP INDEX {schema_editor.quote_name(name)}, ADD INDEX {schema_editor.quote_name(name)} ({names})"
+        )

@@ -74,8 +74,8 @@ _MYSQL_SESSION = re.compile(
 # These commit what was open, without a word.
 _MYSQL_TRANSACTION = re.compile(
     rf"""\A{_BLANK}(?:
-        begin\b | start\s+transaction\b | set\s+(?:@@)?(?:session\W)?\s*autocommit\b | truncate\b | rename\b | grant\b | revoke\b | analyze\b
-      | optimize\b | repair\b | lock\b | unlock\b | flush\b | xa\b
+        begin\b | start\s+transaction\b | set\s+(?:@@)?(?:session\W)?\s*autocommit\b | truncate\b | rename\b | grant\b | revoke\b
+      | analyze\b | optimize\b | repair\b | lock\b | unlock\b | flush\b | xa\b
       | (?:create|drop)\s+(?:or\s+replace\s+)?(?!(?:or\s+replace\s+)?temporary\b) | alter\b
     )""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,

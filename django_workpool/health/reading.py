@@ -149,7 +149,7 @@ class Look:
         using = self.db.using
         # Not every database takes a LIMIT behind an IN, but one further inside.
         held = f"SELECT id FROM {{Work}} WHERE held_since IS NOT NULL AND NOT canceled LIMIT {stats.COUNT_MAX}"
-        first = RawSQL(self.db.sql(f"SELECT f.id FROM ({held}) f"), ())
+        first = RawSQL(self.db.sql(f"SELECT f.id FROM ({held}) f"), ())  # noqa: S611
         groups = Work.objects.using(using).filter(id__in=first).values("pool", "func_path").annotate(n=Count("id"), since=Min("held_since"))
         found: dict[str, Held] = {}
         for group in groups.order_by("pool", "func_path"):
