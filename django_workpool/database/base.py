@@ -107,6 +107,10 @@ class Database(ABC):
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         """Return a condition "``column`` is one of ``values``", and its one parameter."""
 
+    def after(self, prefix: str, position: tuple[int, int]) -> tuple[str, list[Any]]:
+        """Return a condition that a row lies behind a (segment, id), and its parameters; ``prefix`` stands before the columns."""
+        return f"({prefix}segment, {prefix}id) > (%s, %s)", [*position]
+
     def uuid_param(self, value: uuid.UUID) -> Any:
         """Return a UUID as a statement's parameter."""
         return value

@@ -60,13 +60,14 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
 
 def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) -> list[Due]:
     """Return the next due rows of a queue, at most ``limit``."""
+    behind, position = it.db.after("s.", after)
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
         "w.canceled, w.timeout_ms, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
         f"FROM {{PendingStart}} s LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
         "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
-        "AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
-        [it.pool, it.pool, lane, priority, *after, it.now, limit],
+        f"AND {behind} AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
+        [it.pool, it.pool, lane, priority, *position, it.now, limit],
     )
     return [Due._make(row) for row in it.db.with_uuids(rows, 2)]
 
