@@ -36,7 +36,7 @@ class Database(ABC):
     kicks: ClassVar[bool]
     #: Whether ``insert_work`` is one statement: all or nothing by itself.
     inserts_at_once: ClassVar[bool] = False
-    #: Whether a subquery in a FROM may name the row that it is asked for.
+    #: Whether subqueries can do with the row that they are asked for what they do with a constant: name it in their FROM, and find a range.
     correlates: ClassVar[bool] = True
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
@@ -106,6 +106,10 @@ class Database(ABC):
     @abstractmethod
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         """Return a condition "``column`` is one of ``values``", and its one parameter."""
+
+    def by(self, index: str) -> str:
+        """Return SQL behind a table in a FROM: its rows are found by this index, where the planner must be told."""
+        return ""
 
     def after(self, prefix: str, position: tuple[int, int]) -> tuple[str, list[Any]]:
         """Return a condition that a row lies behind a (segment, id), and its parameters; ``prefix`` stands before the columns."""

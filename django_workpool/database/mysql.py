@@ -67,6 +67,9 @@ class MySQL(Database):
         # The driver writes a tuple as a list in parentheses.
         return f"{column} IN %s", tuple(value.hex if isinstance(value, uuid.UUID) else value for value in values)
 
+    def by(self, index: str) -> str:
+        return f"FORCE INDEX ({index})"
+
     def after(self, prefix: str, position: tuple[int, int]) -> tuple[str, list[Any]]:
         # A pair that is compared finds nothing by an index here: it would walk all that was worked off, as long as a snapshot keeps it.
         segment, row_id = position

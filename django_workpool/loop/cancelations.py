@@ -35,8 +35,7 @@ def cancel(it: Iteration) -> None:
     cursor = it.memory.cancelations
     behind, position = it.db.after("", cursor.start(it.depth))
     rows = it.db.fetch(
-        f"SELECT id, segment, work_id FROM {{PendingCancelation}} WHERE pool = %s AND {behind} "
-        f"ORDER BY segment, id LIMIT {PAGE}",
+        f"SELECT id, segment, work_id FROM {{PendingCancelation}} WHERE pool = %s AND {behind} ORDER BY segment, id LIMIT {PAGE}",
         [it.pool, *position],
     )
     if not rows:

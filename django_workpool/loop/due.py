@@ -3,11 +3,13 @@
 import uuid
 from typing import NamedTuple
 
-from ..database.rows import PROBE
 from ..types import MAX_PRIORITY, MIN_PRIORITY, Lane
 from . import retries
 from .context import Iteration
 from .memory import BUFFER, Depth, Position
+
+#: In the order in which things are started; the other index of the table would walk what is due of all priorities.
+INDEX = "workpool_start_due"
 
 
 class Due(NamedTuple):
@@ -42,14 +44,15 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     """
     if it.depth is Depth.EXACT:
         return it.memory.active
-    since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
-    # With an OFFSET it stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
+    # Where a probe finds no range it must not pass over what is older: that is among the known ones.
+    since = 0 if it.depth is Depth.BEHIND or not it.db.correlates else it.now - BUFFER
+    # A value, not an EXISTS, stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
     # in the other one it would look through all that is due for each priority.
     found = it.db.fetch(
         f"SELECT lane.value, priority.value FROM {it.db.numbers(0, 1)} lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
-        "WHERE EXISTS (SELECT 1 FROM {PendingStart} s "
-        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s AND s.segment <= %s "
-        f"ORDER BY s.segment, s.id {PROBE})",
+        f"WHERE (SELECT s.segment FROM {{PendingStart}} s {it.db.by(INDEX)} "
+        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s "
+        "ORDER BY s.segment, s.id LIMIT 1) <= %s",
         [it.pool, since, it.now],
     )
     due = {(int(lane), int(priority)) for lane, priority in found}
@@ -64,7 +67,7 @@ def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) 
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
         "w.canceled, w.timeout_ms, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
-        f"FROM {{PendingStart}} s LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
+        f"FROM {{PendingStart}} s {it.db.by(INDEX)} LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
         "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
         f"AND {behind} AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
         [it.pool, it.pool, lane, priority, *position, it.now, limit],

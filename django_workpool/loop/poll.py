@@ -19,6 +19,20 @@ QUEUES = Part(
     f"FROM {{InternalState}} i WHERE i.pool IN (SELECT pool FROM waiting UNION {_ENDS})",
 )
 
+_IS_ANY = "EXISTS (SELECT 1 FROM {%s} c WHERE c.pool = i.pool LIMIT 1 OFFSET 0)"
+_EARLIEST = "(SELECT s.segment FROM {PendingStart} s WHERE s.pool = i.pool AND s.lane = %d ORDER BY s.segment LIMIT 1)"
+#: The same, where an index finds only what is equal: a few probes for each pool there is.
+QUEUES_BY_POOL = Part(
+    "queues",
+    f"SELECT i.pool, CASE WHEN {_IS_ANY % 'PendingCompletion'} OR {_IS_ANY % 'PendingCancelation'} THEN 1 ELSE 0 END AS now, "
+    f"{_EARLIEST % 0} AS work, {_EARLIEST % 1} AS callback FROM {{InternalState}} i",
+)
+
+
+def queues(db: Database) -> Part:
+    """Return what asks after the queues: its answer is for ``due_segments``."""
+    return QUEUES if db.correlates else QUEUES_BY_POOL
+
 
 def due_segments(answers: Answers) -> dict[str, int]:
     """Return for each pool the segment at which its queues want an iteration: 0 for at once. Pools with empty queues are left out.
@@ -33,4 +47,4 @@ def due_segments(answers: Answers) -> dict[str, int]:
 
 def look(db: Database) -> dict[str, int]:
     """Return the same from a statement of its own."""
-    return due_segments({"queues": db.fetch(QUEUES.template)})
+    return due_segments({"queues": db.fetch(queues(db).template)})

@@ -117,7 +117,7 @@ class Watcher:
         leads, accepting = self.leader.lead.held, self.accepting
         parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
         parts += self.leader.lead.ask(progress=self.leader.watchdog.turned)
-        parts += [poll.QUEUES] if leads else []
+        parts += [poll.queues(database(self.using))] if leads else []
         if self._is_beat_due(accepting):
             parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
         answers, held = watch.look(parts)
