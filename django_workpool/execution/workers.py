@@ -58,7 +58,9 @@ def register(
             beat=now,
         )
         # Not create(): the project's receivers of signals have no business in here.
-        return Worker.objects.using(using).bulk_create([row])[0]
+        Worker.objects.using(using).bulk_create([row])
+        # MySQL does not tell the id of a row that was inserted so.
+        return row if row.pk is not None else Worker.objects.using(using).get(process=process)
 
 
 def _keep_functions(using: str) -> str:
