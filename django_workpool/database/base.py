@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from ..segments import floor_segment
 from ..types import Attempted
+from .dialect import Dialect
 from .parts import Part
 from .rows import Condition, Due, NewWork, Sent, Start
 from .watch import Hint, Watch
@@ -28,7 +29,7 @@ def _fill(template: str, vendor: str) -> str:
     return template.format_map({model.__name__: quote(model._meta.db_table) for model in apps.get_app_config("workpool").get_models()})
 
 
-class Database(ABC):
+class Database(Dialect, ABC):
     """One database, as the rooms see it. Statements name tables as ``{Model}``."""
 
     vendor: ClassVar[str]
@@ -99,29 +100,9 @@ class Database(ABC):
         """Send a part by itself, and return its rows."""
         return self.fetch(part.template, part.params)
 
-    def whole(self, number: str) -> str:
-        """Return SQL for a number as a whole one."""
-        return f"CAST({number} AS bigint)"
-
     @abstractmethod
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         """Return a condition "``column`` is one of ``values``", and its one parameter."""
-
-    def by(self, index: str) -> str:
-        """Return SQL behind a table in a FROM: its rows are found by this index, where the planner must be told."""
-        return ""
-
-    def after(self, prefix: str, position: tuple[int, int]) -> tuple[str, list[Any]]:
-        """Return a condition that a row lies behind a (segment, id), and its parameters; ``prefix`` stands before the columns."""
-        return f"({prefix}segment, {prefix}id) > (%s, %s)", [*position]
-
-    def uuid_param(self, value: uuid.UUID) -> Any:
-        """Return a UUID as a statement's parameter."""
-        return value
-
-    def read_uuid(self, value: Any) -> uuid.UUID:
-        """Return a UUID as a statement's result holds it."""
-        return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
 
     def for_update(self, *of: str, nowait: bool = False) -> str:
         """Return SQL for the end of a SELECT that locks its rows; nothing where a transaction locks all.
@@ -134,10 +115,6 @@ class Database(ABC):
         if not features.has_select_for_update:
             return ""
         return str(self.connection.ops.for_update_sql(nowait=nowait, of=of if features.has_select_for_update_of else ()))
-
-    def with_uuids(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
-        """Return rows with a UUID in a column that holds one."""
-        return rows
 
     def all_or_nothing(self, inserts: int) -> AbstractContextManager[None]:
         """Return a block in which so many calls of ``insert_work`` take effect together or not at all, in or outside a transaction."""
