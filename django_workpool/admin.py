@@ -1,4 +1,7 @@
-"""The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name."""
+"""The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name.
+
+Periodic works are for people to edit: see ``periodic_admin``.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +9,21 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from .models import Archive, Attempt, Globals, InternalState, Lead, PendingCancelation, PendingStart, RunningWork, RunStatus, Work, Worker
+from .models import (
+    Archive,
+    Attempt,
+    Globals,
+    InternalState,
+    Lead,
+    PendingCancelation,
+    PendingStart,
+    Periodic,
+    RunningWork,
+    RunStatus,
+    Work,
+    Worker,
+)
+from .periodic_admin import PeriodicAdmin
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -139,3 +156,6 @@ class LeadAdmin(ReadOnly):
 
     list_display = ("owner", "term", "expires_ms")
     ordering = ("id",)
+
+
+admin.site.register(Periodic, PeriodicAdmin)

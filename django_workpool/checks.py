@@ -15,6 +15,7 @@ from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 
 from . import conf, health
 from .exceptions import WorkpoolSettingsError
+from .periodic_checks import check_periodic
 
 #: Seconds that a SQLite connection should wait for another writer.
 LEAST_TIMEOUT = 5
@@ -100,3 +101,4 @@ def register_checks() -> None:
     for check in (check_settings, check_sqlite, check_connection_pool):
         register(check)
     register(check_health, Tags.database)
+    register(check_periodic, Tags.database)

@@ -118,7 +118,7 @@ class Work(models.Model):
 
     ``attempts`` counts the *completed* attempts; the running one, if any, is number ``attempts + 1``.
 
-    Inserted by: client, settle
+    Inserted by: client, settle, loop.periodic
     Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.holds, loop.starts (held_since)
     Deleted by: settle
     """
@@ -167,7 +167,7 @@ class Work(models.Model):
 class PendingStart(models.Model):
     """A work that waits to be started, at its segment.
 
-    Inserted by: client, settle, loop.retries
+    Inserted by: client, settle, loop.retries, loop.periodic
     Changed by: loop.holds (segment, of held work)
     Deleted by: loop.starts, loop.holds, loop.cancelations
     """
@@ -453,15 +453,18 @@ class BatchFailure(models.Model):
 class Periodic(models.Model):
     """A work that is enqueued again and again, at the times of a cron expression.
 
-    Inserted by: -
-    Changed by: -
-    Deleted by: -
+    Inserted by: periodic
+    Changed by: periodic, loop.periodic (next_ms, last_ms, error)
+    Deleted by: periodic
     """
 
     id = models.BigAutoField(primary_key=True)
     name = models.CharField(max_length=200, unique=True)
     pool = models.CharField(max_length=POOL_LENGTH)
     func_path = models.CharField(max_length=PATH_LENGTH)
+    #: What a Work takes over from its function: the leader need not know it.
+    fn_type = models.CharField(max_length=10, choices=_choices(FnType))
+    retry = models.TextField(blank=True, default="")
     #: JSON text, as Work has it.
     arguments = models.TextField(default='{"args": [], "kwargs": {}}')
     priority = models.SmallIntegerField(default=0)
@@ -472,6 +475,7 @@ class Periodic(models.Model):
     #: Milliseconds since 1970 by the database's clock; null: the leader works it out.
     next_ms = models.BigIntegerField(null=True, blank=True)
     last_ms = models.BigIntegerField(null=True, blank=True, help_text="The last tick that was enqueued.")
+    error = models.CharField(max_length=500, blank=True, default="", help_text="Why the leader passes it over, until it is changed.")
 
     class Meta:
         verbose_name = "periodic work"

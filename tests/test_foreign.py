@@ -61,7 +61,9 @@ def test_failures_come_home_as_they_are(live: Live) -> None:
     assert texts("ended", failing) == ["failed:None"]
     retried = Workpool().enqueue(fail_once, "there")
     assert (value(retried), result(retried).attempts) == ("there", 2)
-    assert failures(Workpool().enqueue(return_text, "set")) == []
+    unstorable = Workpool().enqueue(return_text, "set")
+    assert result(unstorable).kind == "failed"
+    assert [failure.class_path for failure in failures(unstorable)] == ["django_workpool.exceptions.UnstorableResult"]
     wait_for_quiet()
 
 

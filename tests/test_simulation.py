@@ -38,15 +38,23 @@ def simulate(*arguments: str, seconds: float, hash_seed: str = "0") -> str:
 @pytest.mark.timeout(600)
 def test_whatever_dies_at_whichever_commit_each_work_ends_once() -> None:
     """A fixed range of seeds: nothing is lost, doubled, started early, over the limit or against a cancelation."""
-    output = simulate(
-        *("--jobs", "2", "--seeds", str(MOST), "--seconds", str(SECONDS), "--least", str(LEAST), "--points"),
-        seconds=580,
-    )
-    lines = re.findall(r"^point (\S+) commits=\d+ before=(\d+) after=(\d+)$", output, re.M)
-    crashed = {name for name, before, after in lines if int(before) and int(after)}
-    assert {point.replace(" ", "_") for point in POINTS} - crashed == set(), output
-    verdict = re.search(r"old_leaders_refused=(\d+)", output)
-    assert verdict and int(verdict[1]) > 0, output
+    missing, outputs = {point.replace(" ", "_") for point in POINTS}, ""
+    # A slow machine gets no further than the least: what nobody has died at by then is aimed at by other seeds.
+    for first in (0, MOST, 2 * MOST):
+        seconds = SECONDS if first == 0 else 0
+        outputs += simulate(
+            *("--jobs", "2", "--first", str(first), "--seeds", str(MOST), "--seconds", str(seconds), "--least", str(LEAST), "--points"),
+            seconds=280,
+        )
+        died = {"before": set(), "after": set()}
+        for name, before, after in re.findall(r"^point (\S+) commits=\d+ before=(\d+) after=(\d+)$", outputs, re.M):
+            died["before"] |= {name} if int(before) else set()
+            died["after"] |= {name} if int(after) else set()
+        missing -= died["before"] & died["after"]
+        if not missing:
+            break
+    assert missing == set(), outputs
+    assert sum(int(number) for number in re.findall(r"old_leaders_refused=(\d+)", outputs)) > 0, outputs
 
 
 @pytest.mark.timeout(300)

@@ -45,6 +45,10 @@ class Database(Dialect, ABC):
     skip_locked: ClassVar[str] = ""
     #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
     courtesy: ClassVar[float] = 0.0
+    #: Milliseconds by which tests have moved the time on: see ``testing.clock``.
+    ahead_ms: float = 0.0
+    #: Whether the pool's transactions must be outermost ones; tests let them run inside their own: see ``testing.stage``.
+    durable: bool = True
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -59,14 +63,14 @@ class Database(Dialect, ABC):
     def fetch(self, template: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows."""
         with self.connection.cursor() as cursor:
-            cursor.execute(_fill(template, self.vendor), params)
+            cursor.execute(self.sql(template), params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
     def send(self, template: str, params: Sequence[Any] = ()) -> Sent:
         """Execute a statement whose answer is read later: after the ``pipeline`` in which it is sent with others."""
         cursor = self.connection.cursor()
-        cursor.execute(_fill(template, self.vendor), params)
+        cursor.execute(self.sql(template), params)
         return Sent(cursor)
 
     @contextmanager
@@ -80,7 +84,7 @@ class Database(Dialect, ABC):
     def execute(self, template: str, params: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of rows it changed."""
         with self.connection.cursor() as cursor:
-            cursor.execute(_fill(template, self.vendor), params)
+            cursor.execute(self.sql(template), params)
             return int(cursor.rowcount)
 
     def execute_many(self, template: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -90,11 +94,16 @@ class Database(Dialect, ABC):
             self.execute(template, rows[0])
         elif rows:
             with self.connection.cursor() as cursor:
-                cursor.executemany(_fill(template, self.vendor), rows)
+                cursor.executemany(self.sql(template), rows)
 
     def sql(self, template: str) -> str:
         """Return the statement with the names of the tables filled in."""
-        return _fill(template, self.vendor)
+        statement = _fill(template, self.vendor)
+        return self.moved_on(statement) if self.ahead_ms else statement
+
+    def moved_on(self, statement: str) -> str:
+        """Return a statement that takes the time to be ``ahead_ms`` later, where it asks the server for it."""
+        return statement
 
     def ask(self, part: Part) -> list[tuple[Any, ...]]:
         """Send a part by itself, and return its rows."""
@@ -184,7 +193,7 @@ class Database(Dialect, ABC):
 
     @abstractmethod
     def clock_ms(self) -> float:
-        """Return the database's time in milliseconds since 1970."""
+        """Return the database's time in milliseconds since 1970, ``ahead_ms`` included."""
 
     @property
     @abstractmethod
@@ -235,7 +244,7 @@ class Database(Dialect, ABC):
     @contextmanager
     def write(self) -> Iterator[None]:
         """An outermost transaction of the pool's own that writes."""
-        with transaction.atomic(using=self.using, durable=True):
+        with transaction.atomic(using=self.using, durable=self.durable):
             yield
 
     @contextmanager

@@ -60,6 +60,9 @@ class MySQL(Database):
         statement = part.template.rpartition(" RETURNING ")[0]
         return [(1,)] * self.execute(sessions.without_waiting(self.connection, statement), part.params)
 
+    def moved_on(self, statement: str) -> str:
+        return statement.replace("UTC_TIMESTAMP(6)", f"(UTC_TIMESTAMP(6) + INTERVAL {round(self.ahead_ms * 1000)} MICROSECOND)")
+
     def whole(self, number: str) -> str:
         return f"CAST({number} AS SIGNED)"
 

@@ -93,6 +93,9 @@ class PostgreSQL(Database):
     skip_locked = "FOR UPDATE SKIP LOCKED"
     clock_ms_sql = "extract(epoch FROM clock_timestamp()) * 1000"
 
+    def moved_on(self, statement: str) -> str:
+        return statement.replace("clock_timestamp()", f"(clock_timestamp() + interval '{self.ahead_ms:.3f} milliseconds')")
+
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         cast = "uuid" if values and isinstance(values[0], uuid.UUID) else "bigint"
         return f"{column} = ANY(%s::{cast}[])", _array(cast, values)

@@ -131,7 +131,7 @@ class SQLite(Database):
         return {one.id: tokens[one.work_id.hex] for one in starts}
 
     def clock_ms(self) -> float:
-        return time.time() * 1000
+        return time.time() * 1000 + self.ahead_ms
 
     @property
     def clock_ms_sql(self) -> str:

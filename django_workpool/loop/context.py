@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from .. import eventlog
 from ..database import Database, Sent
+from ..segments import segment_ms
 from ..settle import Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
@@ -75,6 +76,10 @@ class Iteration:
     #: For each lane the first segment after now at which something is due, if that was looked for; and of those that have room.
     ahead: tuple[int | None, int | None] | None = None
     next_segment: int | None = None
+    #: The pool's first periodic tick after now, if that was looked for.
+    ticks: tuple[float | None] | None = None
+    #: There are periodic works, but not the library that they need.
+    cannot_tick: bool = False
     #: Set when the report has been emitted, or the state written.
     reported: bool = False
     saved: bool = False
@@ -83,6 +88,13 @@ class Iteration:
     def now(self) -> int:
         """The segment that is now."""
         return int(self.now_ms // 100)
+
+    @property
+    def wait(self) -> float:
+        """Seconds from ``at``, after the commit, until something comes due; infinity if nothing does."""
+        moments = [float(segment_ms(self.next_segment))] if self.next_segment is not None else []
+        moments += [self.memory.tick_ms] if self.memory.tick_ms is not None else []
+        return (min(moments, default=float("inf")) - self.now_ms) / 1000
 
     @property
     def pool(self) -> str:

@@ -47,17 +47,22 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     # Where a probe finds no range it must not pass over what is older: that is among the known ones.
     since = 0 if it.depth is Depth.BEHIND or not it.db.correlates else it.now - BUFFER
     # A value, not an EXISTS, stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
-    # in the other one it would look through all that is due for each priority.
-    found = it.db.fetch(
-        f"SELECT lane.value, priority.value FROM {it.db.numbers(0, 1)} lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
-        f"WHERE (SELECT s.segment FROM {{PendingStart}} s {it.db.by(INDEX)} "
-        "WHERE s.pool = %s AND s.lane = lane.value AND s.priority = priority.value AND s.segment >= %s "
-        "ORDER BY s.segment, s.id LIMIT 1) <= %s",
-        [it.pool, since, it.now],
+    # in the other one it would look through all that is due for each priority. A lane without anything due, as that of callbacks
+    # mostly is, costs one probe instead of one for each priority.
+    due = (
+        "(SELECT s.segment FROM {{PendingStart}} s {by} WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s "
+        "ORDER BY s.segment{id} LIMIT 1) <= %s"
     )
-    due = {(int(lane), int(priority)) for lane, priority in found}
+    of_lane = due.format(by=it.db.by("workpool_start_next"), priority="", id="")
+    of_priority = due.format(by=it.db.by(INDEX), priority=" AND s.priority = priority.value", id=", s.id")
+    found = it.db.fetch(
+        f"SELECT lane.value, priority.value FROM (SELECT value FROM {it.db.numbers(0, 1)} lane WHERE {of_lane}) lane, "
+        f"{it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority WHERE {of_priority}",
+        [it.pool, since, it.now] * 2,
+    )
+    pairs = {(int(lane), int(priority)) for lane, priority in found}
     # An empty pool keeps them: what comes next is most likely of the same kind.
-    it.memory.active = due or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | due
+    it.memory.active = pairs or it.memory.active if it.depth is Depth.BEHIND else it.memory.active | pairs
     return it.memory.active
 
 

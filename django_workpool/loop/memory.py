@@ -115,6 +115,11 @@ class PoolMemory:
     ahead: tuple[int | None, int | None] = (None, None)
     #: Something due was found by a poll: as long as the loop has not looked behind its cursors, it may lie there.
     suspects_behind: bool = False
+    #: The database's time of the first tick of its periodic works (None: there is none; 0: not known yet), and when it was read.
+    tick_ms: float | None = 0.0
+    read_ticks: float = float("-inf")
+    #: The library that they need is not installed here, which has been told.
+    cannot_tick: bool = False
     #: When the state's row was written, and whether something has changed since.
     saved: float = float("-inf")
     dirty: bool = False

@@ -43,6 +43,14 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(max_length=200, unique=True)),
                 ("pool", models.CharField(max_length=100)),
                 ("func_path", models.CharField(max_length=500)),
+                (
+                    "fn_type",
+                    models.CharField(
+                        choices=[("action", "action"), ("mutation", "mutation"), ("query", "query"), ("callback", "callback")],
+                        max_length=10,
+                    ),
+                ),
+                ("retry", models.TextField(blank=True, default="")),
                 ("arguments", models.TextField(default='{"args": [], "kwargs": {}}')),
                 ("priority", models.SmallIntegerField(default=0)),
                 ("cron", models.CharField(max_length=200)),
@@ -54,6 +62,12 @@ class Migration(migrations.Migration):
                 ("enabled", models.BooleanField(default=True)),
                 ("next_ms", models.BigIntegerField(blank=True, null=True)),
                 ("last_ms", models.BigIntegerField(blank=True, help_text="The last tick that was enqueued.", null=True)),
+                (
+                    "error",
+                    models.CharField(
+                        blank=True, default="", help_text="Why the leader passes it over, until it is changed.", max_length=500
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "periodic work",

@@ -234,6 +234,7 @@ class Leader:
         self._bury()
         if queues := self.outlook.read_queues():
             self._find(queues)
+        self.outlook.plan_ticks(self._memories, self._next)
 
     def _recount(self) -> None:
         self.fleet.recount(one for memory in self._memories.values() for one in memory.running.values())
@@ -295,5 +296,4 @@ class Leader:
             took = time.monotonic() - began
             self._next[pool] = time.monotonic() + (self.db.courtesy * took if took > LONG else 0.0)
         else:
-            wait = float("inf") if it.next_segment is None else segment_ms(it.next_segment) - it.now_ms
-            self._next[pool] = min(memory.next_look(it.depth), it.at + wait / 1000)
+            self._next[pool] = min(memory.next_look(it.depth), it.at + it.wait)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..database import database
 from ..loop import poll
 from ..loop.fleet import Fleet, WorkerRow
+from ..loop.memory import PoolMemory
 from .lead import Row
 
 #: Seconds after which the loop looks itself: the watch brings every second what no hint has told.
@@ -35,6 +36,8 @@ class News:
     lead: Row
     #: None if this process did not lead.
     queues: Queues | None
+    #: For each pool with periodic works their first tick, as ``periodic.first_ticks`` has it.
+    ticks: Mapping[str, float] | None = None
 
 
 class Outlook:
@@ -50,6 +53,7 @@ class Outlook:
         self.polled = float("-inf")
         self._lock = threading.Lock()
         self._news: News | None = None
+        self._read_ticks = float("-inf")
 
     def bring(self, news: News) -> None:
         """Take news from the watch's thread in the place of older ones: each tells all."""
@@ -82,3 +86,19 @@ class Outlook:
             return None
         self.polled = queues.at
         return queues
+
+    def plan_ticks(self, memories: Mapping[str, PoolMemory], next_turns: dict[str, float]) -> None:
+        """Let the pools know the first ticks of their periodic works, and take their turns then.
+
+        Looks of the loop's own leave them out: what has changed there is known with the watch's next look.
+        """
+        with self._lock:
+            news = self._news
+        if news is None or news.ticks is None or news.at <= self._read_ticks:
+            return
+        self._read_ticks = news.at
+        for pool, memory in memories.items():
+            if news.at > memory.read_ticks and not memory.cannot_tick:
+                memory.tick_ms = news.ticks.get(pool)
+                if memory.tick_ms is not None:
+                    next_turns[pool] = min(next_turns[pool], news.at + max(0.0, memory.tick_ms - news.now_ms) / 1000)

@@ -11,7 +11,7 @@ from .. import eventlog, functions
 from ..database import Hint, Watch, database
 from ..execution import workers
 from ..execution.liveness import Observer
-from ..loop import poll
+from ..loop import periodic, poll
 from ..loop.fleet import WORKERS, WorkerRow
 from ..types import Run
 from .outlook import News, Queues
@@ -117,7 +117,7 @@ class Watcher:
         leads, accepting = self.leader.lead.held, self.accepting
         parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
         parts += self.leader.lead.ask(progress=self.leader.watchdog.turned)
-        parts += [poll.queues(database(self.using))] if leads else []
+        parts += [poll.queues(database(self.using)), periodic.TICKS] if leads else []
         if self._is_beat_due(accepting):
             parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
         answers, held = watch.look(parts)
@@ -131,7 +131,8 @@ class Watcher:
             if lead is not None:
                 now_ms = float(answers["clock"][0][0])
                 queues = Queues(due=poll.due_segments(answers), now_ms=now_ms, at=self._pulsed) if leads else None
-                self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues))
+                ticks = periodic.first_ticks(answers) if leads else None
+                self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues, ticks=ticks))
                 self.leader.wake()
             if answers["assigned"]:
                 self._fetch(0)

@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace, crashes: "Crashes", job: int) -> Result:
                 traceback.print_exception(problem)
             print(f"simulation: FAILED seed={seed}: {problem} ({tally}; python -m tests.simulation --seed {seed} --trace)", flush=True)
             return tally, crashes.table(), False
-        if tally.tick() > (options.seconds or float("inf")) and tally.seeds * options.jobs >= options.least:
+        if tally.tick() > (float("inf") if options.seconds is None else options.seconds) and tally.seeds * options.jobs >= options.least:
             break
     return tally, crashes.table(), True
 

@@ -11,7 +11,7 @@ from tests.states.rows import HOT
 
 from .crashes import Violation
 from .functions import Stage
-from .ledger import Ledger, Spec
+from .ledger import Ledger, Spec, tick_ms
 
 #: What an iteration of an old leader must leave as it is.
 UNTOUCHED = (
@@ -62,9 +62,19 @@ def check(ledger: Ledger, stage: Stage) -> None:
         _check_result(ledger, stage, label, spec, (kind, attempts, value))
         _check_attempts(label, spec.max_attempts, attempts - (kind == "success"), numbers[work])
         _check_effects(label, spec, stage, (kind, callback, ledger.started[label]), effects)
+    _check_ticks(ledger, [kept[work][0] for label, work in ledger.ids.items() if " @ " in label], effects["ticked", "0"])
     for label, work in ledger.ids.items():
         if label.endswith("'"):
             _check_attempts(label, 5, kept[work][1] - (kept[work][0] == "success"), numbers[work])
+
+
+def _check_ticks(ledger: Ledger, kinds: list[str], effects: int) -> None:
+    """Each second from the first one to the last; that none comes twice is seen as soon as it does."""
+    ticks = sorted(tick_ms(label) for label in ledger.ids if " @ " in label)
+    if ticks != [ticks[0] + 1_000 * number for number in range(len(ticks))]:
+        raise Violation(f"ticks are missing among {ticks}")
+    if effects != kinds.count("success"):
+        raise Violation(f"{effects} effects of {kinds.count('success')} ticks")
 
 
 def _check_rejected(label: str, spec: Spec, stage: Stage) -> None:

@@ -68,6 +68,14 @@ def ask(n: int) -> int:
     return stage.play(n)
 
 
+@mutation
+def tick() -> int:
+    """Leave an effect for each tick of the periodic work that succeeds."""
+    record("ticked", 0)
+    stage.ends[0, "ok"] += 1
+    return 0
+
+
 @on_complete
 def told(done: OnCompleteArgs) -> None:
     """Leave an effect, and raise as often as planned."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
@@ -26,6 +27,12 @@ QUERIES = {
 }
 #: Callback work is retried so often.
 CALLBACK_ATTEMPTS = 5
+
+
+def tick_ms(label: str) -> float:
+    """Return the tick for which a periodic work was enqueued."""
+    return datetime.fromisoformat(label.partition(" @ ")[2]).timestamp() * 1000
+
 
 _names: dict[CompositeState, str | None] = {}
 
@@ -99,6 +106,8 @@ class Ledger:
             for work, row in rows[table].items():
                 if work not in self.labels:
                     label = row[0] if row[at] is None else self.labels[row[at]] + "'"
+                    if row[at] is None and " @ " in label and label not in self.specs:
+                        self.specs[label] = Spec(0, "tick", due=int(tick_ms(label) // 100))
                     if row[at] is None and label not in self.specs:
                         raise Violation(f"work {label} was never enqueued", label)
                     if label in self.ids:

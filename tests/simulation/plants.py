@@ -10,7 +10,7 @@ from django_workpool import archive, complete, functions, settle
 from django_workpool.database import Sent
 from django_workpool.database.base import Database
 from django_workpool.failures import describe
-from django_workpool.loop import cancelations, completions, due, fence, recovery, retries
+from django_workpool.loop import cancelations, completions, due, fence, periodic, recovery, retries
 from django_workpool.loop.context import Iteration
 from django_workpool.models import InternalState, Lead
 from django_workpool.runner.outlook import Outlook
@@ -152,10 +152,21 @@ def no_archive() -> AbstractContextManager[Any]:
     return patch.object(archive, "keep", lambda db, finished: None)
 
 
+def lost_tick() -> AbstractContextManager[Any]:
+    """A tick of a periodic work is passed over."""
+    return _changed(periodic, "_enqueue", lambda real: lambda it, row, one: real(it, row, one) if one % 2_000 else None)
+
+
+def doubled_tick() -> AbstractContextManager[Any]:
+    """A tick of a periodic work is enqueued twice."""
+    return _changed(periodic, "_enqueue", lambda real: lambda *args: real(*args) or real(*args))
+
+
 PLANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     plant.__name__: plant
     for plant in (
         *(no_fence, lost_retry, early_retry, doubled_callback, lost_callback, callback_outside, no_guard, no_limit, early_start),
         *(forgotten_cancelation, start_before_cancelation, uncounted_attempts, no_recovery, deaf_leader, kept_slot, no_archive),
+        *(lost_tick, doubled_tick),
     )
 }

@@ -26,9 +26,11 @@ REST_MS = 120_000.0
 #: Events of one history, at most: more means that somebody does not stop.
 EVENTS_MAX = 20_000
 #: Commit points at which a short history seldom passes.
-SELDOM = ("execution.run._query", "execution.mutations._mutate")
+SELDOM = ("execution.run._query", "execution.mutations._mutate", "complete.complete_many")
 #: One in so many histories is long.
 LONG_EVERY = 5
+#: In one in so many a periodic work ticks each second.
+TICKING_EVERY = 7
 #: Crashes that are aimed at, in turn.
 FATES = (Fate.DIE_BEFORE, Fate.DIE_AFTER, Fate.LOSE_BEFORE, Fate.LOSE_AFTER)
 #: What must go wrong for a commit point to be reached.
@@ -75,6 +77,8 @@ class World:
         self.mains: list[Main] = []
         self.take_overs = 0
         self.pools = ["default", "imports"] if dice.random() < 0.15 else ["default"]
+        #: Whether a periodic work ticks in it.
+        self.ticks = seed % TICKING_EVERY == 0
         # How dangerous this history is: deaths at commits, lost hints, slow threads.
         self.danger = dice.choice((0.0, 0.02, 0.04, 0.08))
         self.losses = dice.choice((0.0, 0.3, 1.0))
@@ -130,7 +134,7 @@ class World:
         self.ledger.lines.append(f"{clock.ms - START_MS:8.1f} {who:10} {what}")
 
     def _decide(self, name: str) -> Fate:
-        if name == self.target and (name in NEEDS or dice.random() < 0.5):
+        if name == self.target and (name in NEEDS or name in SELDOM or dice.random() < 0.5):
             self.target, fate = "", self.aimed
             self.tell(self.current.name, f"at {name}: {fate.value}")
             return fate
@@ -206,7 +210,9 @@ class World:
         needed = NEEDS.get(self.target, "")
         if needed:
             self.danger = min(self.danger, 0.02)
-        for _ in range(2 if overtaken or needed or self.troubles.cuts else dice.choice((1, 2, 2, 3))):
+        # What a process that does not lead has run is completed by itself.
+        others = overtaken or needed or self.troubles.cuts or self.target == "complete.complete_many"
+        for _ in range(2 if others else dice.choice((1, 2, 2, 3))):
             self.spawn()
         # Most crashes need no more than a few works: short histories let many more of them happen.
         end = dice.uniform(200, 1_000) if self.short else dice.uniform(1_500, 5_000)
@@ -214,6 +220,8 @@ class World:
             self.later(dice.uniform(0, end), self.callers.do_something)
         for _ in range(0 if needed else dice.randrange(0, 2 if self.short else 4)):
             self.later(dice.uniform(0, end), self.troubles.strike)
+        if self.ticks:
+            self.later(dice.uniform(0, 300), lambda: self.act(self.caller, "schedule", self.callers.schedule))
         if overtaken:
             # A leader that is stopped for longer than its lease.
             self.later(dice.uniform(500, end), lambda: self.troubles.strike("pause", 9_000, of_leader=True))
@@ -222,6 +230,7 @@ class World:
         over = START_MS + 1_000 + end + dice.uniform(0, 500 if self.short else 2_500)
         self._go_on(lambda: clock.ms >= over)
         self._calm_down()
+        self._end_ticks()
         until = clock.ms + REST_MS
         self._go_on(lambda: self._is_quiet() or clock.ms > until)
         self.tell("world", "has come to rest")
@@ -253,6 +262,10 @@ class World:
         # Twice: the aimed crash may still be to come.
         for pool in self.pools * 2:
             self.act(self.caller, "configure", lambda pool=pool: Workpool(pool).configure(max_parallelism=3))  # type: ignore[misc]
+
+    def _end_ticks(self) -> None:
+        if self.ticks:
+            self.act(self.caller, "unschedule", self.callers.unschedule)
 
     def died(self) -> None:
         """Take note of a death: after the chaos there is always somebody to do the work."""
