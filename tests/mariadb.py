@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import pymysql
 
@@ -59,19 +59,32 @@ def server() -> Iterator[Server]:
 
 def version(url: str) -> str:
     """Return the version of a server."""
-    parts = urlsplit(url)
-    connection = pymysql.connect(
-        host=parts.hostname,
-        port=parts.port or 3306,
-        user=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
-        connect_timeout=5,
-    )
-    try:
+    with closing(connect(url)) as connection:
         # What old clients of a replica want to read comes first.
         return str(connection.get_server_info()).removeprefix("5.5.5-")
+
+
+def connect(url: str) -> Any:
+    """Connect to a server, to none of its databases."""
+    parts = urlsplit(url)
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return pymysql.connect(host=parts.hostname, port=parts.port or 3306, user=user, password=password, connect_timeout=5)
+
+
+@contextmanager
+def own_database(url: str) -> Iterator[str]:
+    """Make a database on a server, yield its DATABASE_URL, and drop it at the end."""
+    name = f"workpool_check_{secrets.token_hex(4)}"
+    _execute(url, f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    try:
+        yield urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
     finally:
-        connection.close()
+        _execute(url, f"DROP DATABASE {name}")
+
+
+def _execute(url: str, statement: str) -> None:
+    with closing(connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def _find(*names: str) -> Path | None:

@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import Any
 
 from django.conf import settings
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from ..types import Attempted
 from . import mysql_sessions as sessions
@@ -26,6 +26,7 @@ STATEMENT_MAX = 2_000_000
 #: Milliseconds since 1970 when the statement began. Not from the session's time zone: that has an hour twice when summer ends.
 _CLOCK_MS = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000e0"
 _COLUMNS = ", ".join(KEPT_COLUMNS)
+_WRITES = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "TRUNCATE", "CREATE", "ALTER", "DROP", "LOAD", "CALL"})
 
 
 class MySQL(Database):
@@ -202,14 +203,23 @@ class MySQL(Database):
         begins = not self.connection.in_atomic_block
         with transaction.atomic(using=self.using):
             if begins:
-                # Inside another transaction it cannot be said, and would commit that one.
                 self.execute("START TRANSACTION READ ONLY")
-            yield
+                yield
+            else:
+                # Inside another transaction, a test's, it would commit that one.
+                with self.connection.execute_wrapper(_refuse_writes):
+                    yield
 
     def watch(self) -> Watch:
         from .looking import MySQLWatch
 
         return MySQLWatch(self)
+
+
+def _refuse_writes(execute: Any, sql: Any, *args: Any) -> Any:
+    if isinstance(sql, str) and sql.lstrip().partition(" ")[0].upper() in _WRITES:
+        raise OperationalError(1792, "Cannot execute statement in a READ ONLY transaction.")
+    return execute(sql, *args)
 
 
 def _portions(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
