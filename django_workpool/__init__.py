@@ -5,14 +5,19 @@ These are the public names; everything else is internal. Importing them needs no
 
 import typing as _typing
 
-from .exceptions import InvalidWork, NonRetryableError, UnknownPool, UnregisteredFunction, WorkCanceled, WorkpoolError
+from .batch_values import BatchResult, BatchStatus
+from .callbacks import on_batch_complete
+from .exceptions import InvalidWork, NonRetryableError, UnknownPool, UnregisteredFunction, WorkCanceled, WorkExists, WorkpoolError
 from .functions import action, mutation, on_complete, query
 from .types import OnCompleteArgs, RetryBehavior, RunResult, Status
 
 if _typing.TYPE_CHECKING:
-    from .pools import Workpool, aenqueue, call, enqueue
+    from .batches import WorkBatch
+    from .pools import Workpool, aenqueue, batch, call, enqueue
 
 __all__ = [
+    "BatchResult",
+    "BatchStatus",
     "InvalidWork",
     "NonRetryableError",
     "OnCompleteArgs",
@@ -21,28 +26,32 @@ __all__ = [
     "Status",
     "UnknownPool",
     "UnregisteredFunction",
+    "WorkBatch",
     "WorkCanceled",
+    "WorkExists",
     "Workpool",
     "WorkpoolError",
     "action",
     "aenqueue",
+    "batch",
     "call",
     "enqueue",
     "mutation",
+    "on_batch_complete",
     "on_complete",
     "query",
 ]
 
 # They lead to the models, which need settings and loaded apps.
-_LATE = frozenset({"Workpool", "aenqueue", "call", "enqueue"})
+_LATE = frozenset({"WorkBatch", "Workpool", "aenqueue", "batch", "call", "enqueue"})
 
 
 def __getattr__(name: str) -> _typing.Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import pools
+    from . import batches, pools
 
-    found = globals()[name] = getattr(pools, name)
+    found = globals()[name] = getattr(batches if name == "WorkBatch" else pools, name)
     return found
 
 

@@ -12,6 +12,8 @@ from django.http import HttpRequest
 from .models import (
     Archive,
     Attempt,
+    Batch,
+    BatchFailure,
     Globals,
     InternalState,
     Lead,
@@ -20,10 +22,12 @@ from .models import (
     Periodic,
     RunningWork,
     RunStatus,
+    UniqueKey,
     Work,
     Worker,
 )
 from .periodic_admin import PeriodicAdmin
+from .permissions import may_view
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -49,6 +53,10 @@ class ReadOnly(AnyModelAdmin):
             return queryset
         names = {field.name for field in self.model._meta.get_fields()}
         return queryset.defer(*(name for name in PAYLOADS if name in names))
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only the permission to view lets anybody see rows: that to change them has no meaning here."""
+        return may_view(request.user, self.model)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds rows by hand."""
@@ -89,6 +97,34 @@ class AttemptAdmin(ReadOnly):
     """Failed attempts with their tracebacks."""
 
     list_display = ("work_id", "number", "class_path", "worker", "started", "ended")
+    ordering = ("-id",)
+
+
+@admin.register(Batch)
+class BatchAdmin(ReadOnly):
+    """Works that were enqueued together."""
+
+    list_display = ("id", "name", "pool", "total", "created", "ended")
+    list_filter = ("pool",)
+    search_fields = ("name",)
+    ordering = ("-id",)
+
+
+@admin.register(BatchFailure)
+class BatchFailureAdmin(ReadOnly):
+    """Works of batches that have not succeeded."""
+
+    list_display = ("batch_id", "work_id", "kind")
+    ordering = ("-id",)
+
+
+@admin.register(UniqueKey)
+class UniqueKeyAdmin(ReadOnly):
+    """Which work a key was given to last."""
+
+    list_display = ("key", "pool", "work_id")
+    list_filter = ("pool",)
+    search_fields = ("key",)
     ordering = ("-id",)
 
 

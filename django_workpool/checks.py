@@ -4,23 +4,30 @@ The latter is asked only where Django lets checks ask: by ``check --database`` a
 """
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.checks import Warning as Warned
-from django.db import connections
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 
 from . import conf, health
 from .exceptions import WorkpoolSettingsError
+from .loop.fleet import Fleet, Room
+from .models import Globals, Work
 from .periodic_checks import check_periodic
 
 #: Seconds that a SQLite connection should wait for another writer.
 LEAST_TIMEOUT = 5
 #: What psycopg_pool opens when it is asked for a pool without a size.
 POOL_DEFAULT_SIZE = 4
+#: A limit that is so many times what live workers can run at once is told of.
+LIMIT_TIMES = 4
+#: Where works run; callbacks have limits of their own.
+ROOMS = (Room.THREAD, Room.COROUTINE)
 
 _WAL = re.compile(r"""journal_mode\s*[=(]\s*['"]?wal\b""", re.IGNORECASE)
 _SQLITE_OPTIONS = '"OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"}'
@@ -84,21 +91,86 @@ def check_connection_pool(app_configs: Sequence[AppConfig] | None, **kwargs: Any
     ]
 
 
-def check_health(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """workpool.W003: due works do not start, and somebody must do something about it."""
+def check_direct(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.E002: DIRECT names no alias, several, or one of another kind of database."""
     try:
         alias = conf.database_alias()
-        problems = health.examine(alias).summary if alias in (databases or ()) else []
+        direct = conf.direct_alias(alias)
+    except WorkpoolSettingsError as error:
+        # What is wrong with WORKPOOLS as a whole is told by E001.
+        return [] if check_settings(None) else [Error(str(error), id="workpool.E002")]
+    if direct is None or connections[direct].settings_dict["ENGINE"] == connections[alias].settings_dict["ENGINE"]:
+        return []
+    text = f"WORKPOOLS: DIRECT names {direct!r}, which is of another kind than {alias!r}: it must lead to the same database."
+    return [Error(text, hint=f"Give DATABASES[{direct!r}] the ENGINE of DATABASES[{alias!r}].", id="workpool.E002")]
+
+
+def check_health(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.W003 and W006: due works do not start, and somebody must do something about it; W006 if nobody serves their pool."""
+    try:
+        alias = conf.database_alias()
+        faults = health.examine(alias).faults if alias in (databases or ()) else {}
     except (health.Unasked, WorkpoolSettingsError):
         # Before the first migration there is nothing to ask; a database that is away is told of by others.
         return []
     hint = "manage.py workpool_status shows the pools, who leads and who works."
-    return [Warned(f"The work pool is not well: {problem}.", hint=hint, id="workpool.W003") for problem in problems]
+    ids = {health.Reason.NO_WORKER: "workpool.W006"}
+    return [Warned(f"The work pool is not well: {text}.", hint=hint, id=ids.get(one, "workpool.W003")) for one, text in faults.items()]
+
+
+def check_limits(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.W004: a pool's limit is far above what its live workers can run at once."""
+    fleet = Fleet()
+    try:
+        alias = conf.database_alias()
+        if alias not in (databases or ()):
+            return []
+        # Where the tables are not there yet, a transaction of the caller's goes on.
+        with transaction.atomic(using=alias):
+            fleet.refresh(alias, now=True)
+            limits = dict(Globals.objects.using(alias).order_by("pool").values_list("pool", "max_parallelism"))
+    except (DatabaseError, WorkpoolSettingsError):
+        return []
+    rooms = {pool: sum(sum(worker.capacity[room] for room in ROOMS) for worker in fleet.serving(pool)) for pool in limits}
+    # Nobody there is another matter, and the default is nobody's mistake.
+    most = {pool: max(LIMIT_TIMES * room, conf.DEFAULT_MAX_PARALLELISM) for pool, room in rooms.items() if room}
+    told = [f"{pool} ({limits[pool]} against {rooms[pool]})" for pool in most if limits[pool] > most[pool]]
+    if not told:
+        return []
+    text = f"The limit is far above what all live workers together can run at once, so it limits nothing: {health.shortened(told)}."
+    hint = "Start more workpool_main, with more --threads or --processes; or lower MAX_PARALLELISM, so that it says what happens."
+    return [Warned(text, hint=hint, id="workpool.W004")]
+
+
+def check_migrations(app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.W005: the tables are not those of this version."""
+    from django.db.migrations.executor import MigrationExecutor
+
+    if sys.argv[1:2] == ["migrate"]:
+        # It asks its checks before it does what they would ask for.
+        return []
+    try:
+        alias = conf.database_alias()
+        if alias not in (databases or ()):
+            return []
+        executor = MigrationExecutor(connections[alias])
+        if not executor.loader.applied_migrations:
+            # A new project: nothing is there yet, not even Django's own.
+            return []
+        label = Work._meta.app_label
+        plan = executor.migration_plan(executor.loader.graph.leaf_nodes(label))
+    except (DatabaseError, WorkpoolSettingsError):
+        return []
+    missing = [migration.name for migration, _ in plan if migration.app_label == label]
+    if not missing:
+        return []
+    text = f"The pool's tables in database {alias!r} are not those of this version; not applied: {health.shortened(missing)}."
+    return [Warned(text, hint=f"Run: manage.py migrate {label} --database {alias}", id="workpool.W005")]
 
 
 def register_checks() -> None:
     """Register the checks; twice changes nothing."""
-    for check in (check_settings, check_sqlite, check_connection_pool):
+    for check in (check_settings, check_direct, check_sqlite, check_connection_pool):
         register(check)
-    register(check_health, Tags.database)
-    register(check_periodic, Tags.database)
+    for check_rows in (check_health, check_limits, check_migrations, check_periodic):
+        register(check_rows, Tags.database)

@@ -10,13 +10,16 @@ from typing import Any
 
 from django.db import transaction
 
-from . import conf, functions, serialization
+from . import conf, functions, keys, serialization
 from .database import NewWork, database
-from .exceptions import InvalidWork
+from .database.rows import STANDS
+from .exceptions import InvalidWork, WorkExists
+from .functions import Registered
 from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
 from .models import Archive
 from .options import CheckedOptions
+from .signals import is_heard, work_enqueued
 from .types import Call, Follow, Lane, ResultKind, RunResult, Status, WorkState
 
 #: Works inserted by one statement: arrays of this size are quick, and a statement stays small.
@@ -25,16 +28,17 @@ CHUNK = 1000
 STATUS_CHUNK = 1000
 
 
-def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: Iterable[Call]) -> list[uuid.UUID]:
+def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
     """Insert one work for each call, all or none.
 
     Returns:
-        The ids, in the order of the calls.
+        The ids, in the order of the calls; where a unique key is kept, that of the work that has it.
 
     Raises:
         UnknownPool: the settings do not name the pool.
         UnregisteredFunction: the function is not a registered action, mutation or query.
-        InvalidWork: an argument or option cannot be taken. Nothing has been written.
+        InvalidWork: an argument or option cannot be taken, or the options are those of a batch whose block is over.
+        WorkExists: the unique key is taken. Nothing has been written in any of these cases.
     """
     settings = conf.pool(pool)
     registered = functions.registered(function, functions.WORK_KINDS)
@@ -48,19 +52,35 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
         on_complete=options.on_complete,
         on_complete_context=options.on_complete_context,
         retry=options.retry_text(registered, settings),
+        batch_id=None if options.batch is None else options.batch.check(),
     )
-    arguments = _encode(calls)
+    arguments = _encode(calls, registered)
     ids = [new_work_id() for _ in arguments]
+    if options.unique:
+        return _insert_unique(conf.database_alias(), new, ids, arguments, options)
     if ids:
-        _insert(conf.database_alias(), new, ids, arguments, options)
+        _insert_and_tell(conf.database_alias(), new, ids, arguments, options)
     return ids
 
 
-def _encode(calls: Iterable[Call]) -> list[str]:
+def _insert_and_tell(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
+    if not is_heard(work_enqueued):
+        _insert(using, new, ids, arguments, options)
+        return
+    # What a receiver raises takes the works back, and nothing else of the caller's transaction.
+    with transaction.atomic(using=using):
+        _insert(using, new, ids, arguments, options)
+        told = {"pool": new.pool, "work_ids": tuple(ids), "name": new.name, "function": new.func_path, "kind": new.fn_type, "using": using}
+        work_enqueued.send(None, **told)
+
+
+def _encode(calls: Iterable[Call[Any]], function: Registered) -> list[str]:
     texts = []
     for index, one in enumerate(calls):
         if not isinstance(one, Call):
             raise InvalidWork(f"item {index} is not a call(...): {type(one).__name__}.")
+        if one.func is not None and one.func is not function.func:
+            raise InvalidWork(f"item {index} is a call of {one.func.__qualname__}, not of {function.path}.")
         try:
             texts.append(serialization.encode_call(one.args, one.kwargs))
         except InvalidWork as error:
@@ -76,6 +96,25 @@ def _insert(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Seque
     with db.all_or_nothing(len(starts)):
         segment = min(db.insert_work(new, ids[i : i + CHUNK], arguments[i : i + CHUNK], options.due()) for i in starts)
         kick_after_commit(using, new.pool, Source.ENQUEUE, segment)
+
+
+def _insert_unique(
+    using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions
+) -> list[uuid.UUID]:
+    if len(ids) != 1:
+        raise InvalidWork(f"unique is for one work, not for {len(ids)}: enqueue each with a key of its own.")
+    # A savepoint in the caller's transaction: the key, the cancelation and the work, or nothing of it, even if an error is caught.
+    with transaction.atomic(using=using):
+        holder = keys.claim(database(using), new.pool, options.unique, ids[0])
+        if holder is not None:
+            if options.if_taken == "keep":
+                return [holder]
+            if options.if_taken == "raise":
+                raise WorkExists(options.unique, holder)
+            cancel(new.pool, holder)
+            keys.give(database(using), new.pool, options.unique, ids[0])
+        _insert_and_tell(using, new, ids, arguments, options)
+    return list(ids)
 
 
 def cancel(pool: str, work_id: object) -> bool:
@@ -94,9 +133,7 @@ def cancel(pool: str, work_id: object) -> bool:
     with transaction.atomic(using=using, savepoint=False):
         inserted = db.execute(
             f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "
-            "WHERE w.id = %s AND w.pool = %s AND NOT w.canceled AND w.callback_of IS NULL "
-            "AND NOT EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) AND NOT EXISTS "
-            "(SELECT 1 FROM {PendingCancelation} c WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)",
+            f"WHERE w.id = %s AND w.pool = %s AND {STANDS}",
             [db.uuid_param(parsed), pool],
         )
         if inserted:

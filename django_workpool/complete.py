@@ -52,7 +52,7 @@ class Completed:
     @property
     def status(self) -> str:
         """The event's word."""
-        return {Follow.RETRY: "retrying", Follow.RETURN: "returned"}.get(self.verdict.follow, self.verdict.kind.value)
+        return self.verdict.status
 
 
 class CallbackError(WorkpoolError):

@@ -4,6 +4,7 @@ WorkpoolError
 ├── InvalidWork            (ValueError)   an argument, option or identifier cannot be taken
 │   └── UnserializableWork (TypeError)    a value that JSON cannot carry
 ├── UnregisteredFunction   (LookupError, ValueError)   not a registered function of the wanted kind
+├── WorkExists             using(unique=..., if_taken="raise"): the key is taken
 ├── UnknownPool            (LookupError, ValueError)   a pool the settings do not name
 ├── WorkpoolSettingsError  (ImproperlyConfigured)      the WORKPOOLS setting cannot be used
 ├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
@@ -12,6 +13,8 @@ WorkpoolError
 ├── StaleRun               this run no longer owns its work: another one, or nobody, does
 └── StaleGeneration        this process no longer leads
 """
+
+import uuid
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -34,6 +37,14 @@ class UnregisteredFunction(WorkpoolError, LookupError, ValueError):
 
 class UnknownPool(WorkpoolError, LookupError, ValueError):
     """The pool is not named in the WORKPOOLS setting."""
+
+
+class WorkExists(WorkpoolError):
+    """The unique key of an enqueue is taken by work that has not ended."""
+
+    def __init__(self, key: str, work_id: uuid.UUID) -> None:
+        super().__init__(f"The key {key!r} is taken by work {work_id}, which has not ended.")
+        self.work_id = work_id
 
 
 class WorkpoolSettingsError(WorkpoolError, ImproperlyConfigured):

@@ -118,7 +118,7 @@ class Work(models.Model):
 
     ``attempts`` counts the *completed* attempts; the running one, if any, is number ``attempts + 1``.
 
-    Inserted by: client, settle, loop.periodic
+    Inserted by: client, settle, batches, loop.periodic
     Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.holds, loop.starts (held_since)
     Deleted by: settle
     """
@@ -167,7 +167,7 @@ class Work(models.Model):
 class PendingStart(models.Model):
     """A work that waits to be started, at its segment.
 
-    Inserted by: client, settle, loop.retries, loop.periodic
+    Inserted by: client, settle, batches, loop.retries, loop.periodic
     Changed by: loop.holds (segment, of held work)
     Deleted by: loop.starts, loop.holds, loop.cancelations
     """
@@ -214,7 +214,7 @@ class PendingCompletion(models.Model):
 class PendingCancelation(models.Model):
     """A wish to cancel one work, or all works of the pool created up to a time.
 
-    Inserted by: client
+    Inserted by: client, batches
     Changed by: -
     Deleted by: loop.cancelations
     """
@@ -386,9 +386,9 @@ class Archive(models.Model):
 class UniqueKey(models.Model):
     """Which work a key was given to last. It is taken as long as that work has not ended: rows of ended work mean nothing.
 
-    Inserted by: -
-    Changed by: -
-    Deleted by: -
+    Inserted by: keys
+    Changed by: keys (work_id)
+    Deleted by: keys
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -405,9 +405,9 @@ class UniqueKey(models.Model):
 class Batch(models.Model):
     """Works that were enqueued together, and what is called when all of them have ended.
 
-    Inserted by: -
-    Changed by: -
-    Deleted by: -
+    Inserted by: batches
+    Changed by: loop.batches (ended)
+    Deleted by: batches
     """
 
     id = models.UUIDField(primary_key=True)
@@ -433,9 +433,9 @@ class Batch(models.Model):
 class BatchFailure(models.Model):
     """A work of a batch that has ended otherwise than as a success.
 
-    Inserted by: -
+    Inserted by: settle
     Changed by: -
-    Deleted by: -
+    Deleted by: batches
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -2,14 +2,16 @@
 
 import logging
 import math
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypedDict
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, get_args
 
 from django.conf import settings
 from django.utils import timezone
 
-from . import conf, functions, serialization
+from . import callbacks, conf, serialization
 from .database import Due
 from .exceptions import InvalidWork
 from .functions import Registered
@@ -23,13 +25,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
-class OnComplete(Protocol):
+Context = TypeVar("Context")
+Context_contra = TypeVar("Context_contra", contravariant=True)
+
+#: What an enqueue does when its unique key is taken: return the work that has it, cancel that one, or raise WorkExists.
+IfTaken = Literal["keep", "replace", "raise"]
+
+
+class OnComplete(Protocol[Context_contra]):
     """A function decorated with ``on_complete``."""
 
-    def __call__(self, done: OnCompleteArgs, /) -> object: ...
+    def __call__(self, done: OnCompleteArgs[Context_contra], /) -> object: ...
 
 
-class EnqueueOptions(TypedDict, total=False):
+class EnqueueOptions(TypedDict, Generic[Context], total=False):
     """The options of one enqueue.
 
     ``on_complete``: called when the work has ended, whatever the outcome; a registered function or its dotted path.
@@ -38,15 +47,39 @@ class EnqueueOptions(TypedDict, total=False):
     ``retry``: False, True (the pool's behaviour) or a RetryBehavior; actions only.
     ``priority``: −100 to 100, higher first.
     ``name``: a label for logs and the admin; the function's path if left out.
+    ``unique``: a key, of at most 500 characters: in its pool, one work that has not ended (or is being canceled) has it at a time.
+    ``if_taken``: "keep" (the default) returns the id of the work that has the key, "replace" cancels that one, "raise" raises WorkExists.
     """
 
-    on_complete: OnComplete | str | None
-    on_complete_context: Any
+    on_complete: OnComplete[Context] | str | None
+    on_complete_context: Context
     delay: timedelta | None
     run_after: datetime | None
     retry: bool | RetryBehavior | None
     priority: int
     name: str
+    unique: str | None
+    if_taken: IfTaken
+
+
+@dataclass(eq=False, slots=True)
+class Membership:
+    """What makes works those of a batch while its block lasts."""
+
+    id: uuid.UUID
+    #: Whether the caller is in the block, and in its transaction.
+    holds: Callable[[], bool]
+    is_open: bool = True
+
+    def check(self) -> uuid.UUID:
+        """Return the batch's id.
+
+        Raises:
+            InvalidWork: the block is over, or the caller is in another thread: its works would not be the batch's.
+        """
+        if not self.is_open or not self.holds():
+            raise InvalidWork("A batch is filled inside of its `with` block, by the thread that has opened it.")
+        return self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +93,9 @@ class CheckedOptions:
     retry: bool | RetryBehavior | None = None
     priority: int = 0
     name: str = ""
+    unique: str = ""
+    if_taken: IfTaken = "keep"
+    batch: Membership | None = None
 
     def due(self) -> Due:
         """Return when a work enqueued now is due."""
@@ -85,7 +121,7 @@ class CheckedOptions:
         return serialization.encode(wanted.to_json(), "retry") if isinstance(wanted, RetryBehavior) else ""
 
 
-def check_options(base: CheckedOptions, options: EnqueueOptions) -> CheckedOptions:
+def check_options(base: CheckedOptions, options: EnqueueOptions[Any]) -> CheckedOptions:
     """Return ``base`` with ``options`` checked and taken over.
 
     Raises:
@@ -101,13 +137,15 @@ def check_options(base: CheckedOptions, options: EnqueueOptions) -> CheckedOptio
     checked = replace(base, **changes)
     if checked.on_complete_context != "null" and not checked.on_complete:
         raise InvalidWork("on_complete_context without on_complete: nobody would be given it.")
+    if "if_taken" in options and not checked.unique:
+        raise InvalidWork("if_taken without unique: there is no key that could be taken.")
     if options.get("delay") is not None and options.get("run_after") is not None:
         raise InvalidWork("delay and run_after both say when: give one of them.")
     return checked
 
 
 def _on_complete(value: Any) -> dict[str, Any]:
-    return {"on_complete": "" if value is None else functions.registered(value, functions.CALLBACK_KINDS).path}
+    return {"on_complete": "" if value is None else callbacks.of_work(value).path}
 
 
 def _context(value: Any) -> dict[str, Any]:
@@ -174,6 +212,25 @@ def _name(value: Any) -> dict[str, Any]:
     return {"name": str(value) if len(value) <= NAME_LENGTH else str(value)[: NAME_LENGTH - 1] + "…"}
 
 
+def _unique(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"unique": "", "if_taken": "keep"}
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LENGTH:
+        raise InvalidWork(f"unique must be a text of 1 to {NAME_LENGTH} characters, not {_shown(value)}.")
+    serialization.encode(value, "unique")
+    return {"unique": str(value)}
+
+
+def _shown(value: Any) -> str:
+    return f"one of {len(value)}" if isinstance(value, str) else repr(value)
+
+
+def _if_taken(value: Any) -> dict[str, Any]:
+    if value not in get_args(IfTaken):
+        raise InvalidWork(f"if_taken must be one of {', '.join(get_args(IfTaken))}, not {value!r}.")
+    return {"if_taken": value}
+
+
 _CHECKS = {
     "on_complete": _on_complete,
     "on_complete_context": _context,
@@ -182,4 +239,6 @@ _CHECKS = {
     "retry": _retry,
     "priority": _priority,
     "name": _name,
+    "unique": _unique,
+    "if_taken": _if_taken,
 }

@@ -33,12 +33,12 @@ def check_plain(func: types.FunctionType, path: str) -> None:
         raise UnregisteredFunction(f"{shown(path)} {reason}.")
 
 
-def check_callback(func: types.FunctionType, path: str) -> None:
-    """Refuse an on_complete function that could not be called."""
+def check_callback(func: types.FunctionType, path: str, takes: str = "OnCompleteArgs") -> None:
+    """Refuse a callback that could not be called."""
     try:
         inspect.signature(func, follow_wrapped=False).bind(None)
     except TypeError:
-        raise UnregisteredFunction(f"{path} cannot be called with one argument: it takes OnCompleteArgs.") from None
+        raise UnregisteredFunction(f"{path} cannot be called with one argument: it takes {takes}.") from None
 
 
 def not_plain(func: object, kinds: Set[FnType]) -> str:

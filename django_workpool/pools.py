@@ -2,25 +2,40 @@
 
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Unpack, overload
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
-from . import client, conf
+from . import batches, client, conf
+from .batch_values import BatchStatus
 from .exceptions import InvalidWork
 from .kick import Source, kick_after_commit
 from .models import Globals, InternalState, Lead, RunStatus
-from .options import CheckedOptions, EnqueueOptions, check_options
-from .types import Call, Status
+from .options import CheckedOptions, Context, EnqueueOptions, check_options
+from .types import Argument, Call, Function, Status
 
 P = ParamSpec("P")
+R = TypeVar("R")
 DEFAULT_POOL = "default"
 
 
-def call(*args: Any, **kwargs: Any) -> Call:
-    """Return the arguments of one call, for ``enqueue_many``."""
+@overload
+def call(func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[Callable[P, R]]: ...
+@overload
+def call(*args: Argument, **kwargs: Argument) -> Call[Any]: ...
+def call(*args: Any, **kwargs: Any) -> Call[Any]:
+    """Return the arguments of one call, for ``enqueue_many``.
+
+    Args:
+        *args: The arguments. Before them the function itself may stand, so that type checkers hold them to it.
+        **kwargs: The keyword arguments.
+    """
+    if args and isinstance(args[0], FunctionType):
+        return Call(args[1:], kwargs, args[0])
     return Call(args, kwargs)
 
 
@@ -38,7 +53,7 @@ class Workpool:
     def __post_init__(self) -> None:
         conf.pool(self.name)
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> "Workpool":
+    def using(self, **options: Unpack[EnqueueOptions[Context]]) -> "Workpool":
         """Return the same pool with these options for what is enqueued through it: see ``EnqueueOptions``.
 
         Raises:
@@ -50,7 +65,7 @@ class Workpool:
     @overload
     def enqueue(self, func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
     @overload
-    def enqueue(self, func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+    def enqueue(self, func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
     def enqueue(self, func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
         """Insert a call of ``func`` in the caller's transaction.
 
@@ -64,11 +79,16 @@ class Workpool:
 
         Raises:
             UnregisteredFunction: ``func`` is not a registered action, mutation or query.
-            InvalidWork: an argument cannot be taken. Nothing has been written.
+            InvalidWork: an argument cannot be taken.
+            WorkExists: the unique key is taken. Nothing has been written in any of these cases.
         """
         return client.enqueue_calls(self.name, self._options, func, [Call(args, kwargs)])[0]
 
-    def enqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call]) -> list[uuid.UUID]:
+    @overload
+    def enqueue_many(self, func: Function, /, calls: Iterable[Call[Function]]) -> list[uuid.UUID]: ...
+    @overload
+    def enqueue_many(self, func: str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]: ...
+    def enqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
         """Insert many calls of ``func``, all or none; return their ids in the same order. See ``enqueue``."""
         return client.enqueue_calls(self.name, self._options, func, calls)
 
@@ -91,6 +111,39 @@ class Workpool:
     def status_many(self, work_ids: Iterable[object]) -> dict[uuid.UUID, Status]:
         """Return where each of the works is, in a fixed number of statements for each thousand."""
         return client.status_many(self.name, work_ids)
+
+    def batch(
+        self, *, on_complete: batches.OnBatchComplete | str | None = None, on_complete_context: Any = None, name: str = ""
+    ) -> AbstractContextManager[batches.WorkBatch]:
+        """Return a block in which a batch is filled: a transaction of the pool's database.
+
+        What is enqueued through the object that it gives are the works of the batch. Nothing is enqueued if the block raises.
+
+        Args:
+            on_complete: Called once when all its works have ended, whatever the outcome: an on_batch_complete function or its path.
+            on_complete_context: JSON handed to it.
+            name: A label.
+
+        Raises:
+            InvalidWork: a value cannot be taken.
+            UnregisteredFunction: ``on_complete`` is not a registered on_batch_complete function.
+        """
+        return batches.fill(self, batches.told(on_complete, on_complete_context, name))
+
+    def batch_status(self, batch_id: object) -> BatchStatus | None:
+        """Return how far a batch has come; None if there is none, its block is not committed, or it is no longer kept.
+
+        Raises:
+            InvalidWork: ``batch_id`` is not an id.
+        """
+        return batches.status(self.name, batch_id)
+
+    def cancel_batch(self, batch_id: object) -> int:
+        """Ask that the works of a batch that have not ended are not started or retried any more; return of how many.
+
+        Those that are being canceled already do not count. Its on_complete is called all the same, when all have ended.
+        """
+        return batches.cancel(self.name, batch_id)
 
     def configure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
         """Change the pool's live configuration, for all processes.
@@ -121,14 +174,18 @@ class Workpool:
     @overload
     async def aenqueue(self, func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
     @overload
-    async def aenqueue(self, func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+    async def aenqueue(self, func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
     async def aenqueue(self, func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
         """Async twin of ``enqueue``."""
         return (await self.aenqueue_many(func, [Call(args, kwargs)]))[0]
 
-    async def aenqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call]) -> list[uuid.UUID]:
+    @overload
+    async def aenqueue_many(self, func: Function, /, calls: Iterable[Call[Function]]) -> list[uuid.UUID]: ...
+    @overload
+    async def aenqueue_many(self, func: str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]: ...
+    async def aenqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
         """Async twin of ``enqueue_many``."""
-        return await sync_to_async(self.enqueue_many)(func, calls)
+        return await sync_to_async(client.enqueue_calls)(self.name, self._options, func, calls)
 
     async def acancel(self, work_id: object) -> bool:
         """Async twin of ``cancel``."""
@@ -146,6 +203,14 @@ class Workpool:
         """Async twin of ``status_many``."""
         return await sync_to_async(self.status_many)(work_ids)
 
+    async def abatch_status(self, batch_id: object) -> BatchStatus | None:
+        """Async twin of ``batch_status``."""
+        return await sync_to_async(self.batch_status)(batch_id)
+
+    async def acancel_batch(self, batch_id: object) -> int:
+        """Async twin of ``cancel_batch``."""
+        return await sync_to_async(self.cancel_batch)(batch_id)
+
     async def aconfigure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
         """Async twin of ``configure``."""
         await sync_to_async(self.configure)(max_parallelism=max_parallelism, log_level=log_level)
@@ -154,7 +219,7 @@ class Workpool:
 @overload
 def enqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
 @overload
-def enqueue(func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+def enqueue(func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
 def enqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
     """Insert a call of ``func`` into the default pool: see ``Workpool.enqueue``."""
     return Workpool().enqueue_many(func, [Call(args, kwargs)])[0]
@@ -163,10 +228,17 @@ def enqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uui
 @overload
 async def aenqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
 @overload
-async def aenqueue(func: str, /, *args: Any, **kwargs: Any) -> uuid.UUID: ...
+async def aenqueue(func: str, /, *args: Argument, **kwargs: Argument) -> uuid.UUID: ...
 async def aenqueue(func: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> uuid.UUID:
     """Async twin of ``enqueue``."""
     return (await Workpool().aenqueue_many(func, [Call(args, kwargs)]))[0]
+
+
+def batch(
+    *, on_complete: batches.OnBatchComplete | str | None = None, on_complete_context: Any = None, name: str = "", pool: str = DEFAULT_POOL
+) -> AbstractContextManager[batches.WorkBatch]:
+    """Return a block in which a batch of a pool is filled: see ``Workpool.batch``."""
+    return Workpool(pool).batch(on_complete=on_complete, on_complete_context=on_complete_context, name=name)
 
 
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:

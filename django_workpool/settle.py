@@ -14,12 +14,13 @@ from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
 from .database.rows import PROBE
 from .ids import new_work_id
-from .models import PATH_LENGTH, Attempt, Work
+from .models import PATH_LENGTH, Attempt, BatchFailure, Work
 from .types import Attempted, CallbackState, Failure, FnType, Follow, Lane, Outcome, ResultKind, RetryBehavior, Run
 
 #: How often a work that has begun may be brought back uncounted before its return counts as a failed attempt.
 MAX_RETURNS = 5
 _SUCCESS = ResultKind.SUCCESS.value
+_GOES_BACK = {Follow.RETRY: "retrying", Follow.RETURN: "returned"}
 #: What callback work is retried with.
 CALLBACK_RETRY = serialization.encode(RetryBehavior().to_json(), "retry")
 
@@ -30,6 +31,7 @@ class LockedWork(NamedTuple):
     id: uuid.UUID
     pool: str
     fn_type: str
+    func_path: str
     name: str
     priority: int
     attempts: int
@@ -38,6 +40,7 @@ class LockedWork(NamedTuple):
     canceled: bool
     on_complete: str
     callback_of: uuid.UUID | None
+    batch_id: uuid.UUID | None
 
 
 class Verdict(NamedTuple):
@@ -57,6 +60,11 @@ class Verdict(NamedTuple):
     def error(self) -> str:
         """The result's error text."""
         return self.failure.text if self.failure else self.reason
+
+    @property
+    def status(self) -> str:
+        """The word of events and signals."""
+        return _GOES_BACK.get(self.follow) or self.kind.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +104,8 @@ def own(db: Database, run: Run) -> tuple[LockedWork, str, float] | None:
         return None
     *stored, context, now_ms = db.with_uuids(rows, 0)[0]
     work = LockedWork._make(stored)
-    callback_of = None if work.callback_of is None else db.read_uuid(work.callback_of)
-    return work._replace(callback_of=callback_of, canceled=bool(work.canceled)), context, float(now_ms)
+    callback_of, batch_id = (None if one is None else db.read_uuid(one) for one in (work.callback_of, work.batch_id))
+    return work._replace(callback_of=callback_of, batch_id=batch_id, canceled=bool(work.canceled)), context, float(now_ms)
 
 
 def retry_behavior(work: LockedWork) -> RetryBehavior | None:
@@ -182,6 +190,11 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
         if one.work.callback_of is not None:
             ended = CallbackState.DONE if one.verdict.kind is ResultKind.SUCCESS else CallbackState.FAILED
             archive.callback_fate(db.using, one.work.callback_of, ended, one.verdict.error)
+    BatchFailure.objects.using(db.using).bulk_create(
+        BatchFailure(batch_id=one.work.batch_id, work_id=one.work.id, kind=one.verdict.kind.value)
+        for one in settlements
+        if one.work.batch_id is not None and one.verdict.kind is not ResultKind.SUCCESS
+    )
     among, param = db.among("id", [one.work_id for one in finished])
     db.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
 

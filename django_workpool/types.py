@@ -2,10 +2,11 @@
 
 import math
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 from .exceptions import InvalidWork
 
@@ -17,6 +18,21 @@ MAX_ATTEMPTS = 1_000_000
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 JSON = None | bool | int | float | str | list[Any] | dict[str, Any]
+#: What an argument may be: tuples arrive as lists.
+Argument = None | bool | int | float | str | list[Any] | tuple[Any, ...] | Mapping[str, Any]
+
+if TYPE_CHECKING:
+    # Checkers bring it along. Without a default, strict ones would ask for the type of each context, and of each call.
+    from typing_extensions import TypeVar
+
+    Context_co = TypeVar("Context_co", default=Any, covariant=True)
+    #: Invariant: the function of a call must be the one that is enqueued.
+    Function = TypeVar("Function", bound=Callable[..., Any], default=Any)
+else:
+    from typing import TypeVar
+
+    Context_co = TypeVar("Context_co", covariant=True)
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class FnType(StrEnum):
@@ -167,12 +183,15 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnCompleteArgs:
-    """The one argument of an ``on_complete`` function."""
+class OnCompleteArgs(Generic[Context_co]):
+    """The one argument of an ``on_complete`` function.
+
+    ``OnCompleteArgs[dict[str, int]]`` says what its context is: type checkers then hold ``using()`` to it.
+    """
 
     work_id: uuid.UUID
     #: What ``on_complete_context`` was at enqueue.
-    context: Any
+    context: Context_co
     result: RunResult
 
 
@@ -188,11 +207,12 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """The arguments of one call, for ``enqueue_many``."""
+class Call(Generic[Function]):
+    """The arguments of one call, for ``enqueue_many``; of a function, if they were checked against it."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    func: Function | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,16 @@ from django.core import checks
 from django.db import connections
 
 from django_workpool import conf
-from django_workpool.checks import check_connection_pool, check_health, check_settings, check_sqlite, register_checks
+from django_workpool.checks import (
+    check_connection_pool,
+    check_direct,
+    check_health,
+    check_limits,
+    check_migrations,
+    check_settings,
+    check_sqlite,
+    register_checks,
+)
 from django_workpool.health import Unasked, examine
 from django_workpool.models import Worker
 
@@ -27,7 +36,15 @@ def sqlite(monkeypatch):
 def test_the_checks_are_registered_once():
     register_checks()
     registered = [check for check in checks.registry.registry.registered_checks if check.__module__ == "django_workpool.checks"]
-    assert sorted(check.__name__ for check in registered) == ["check_connection_pool", "check_health", "check_settings", "check_sqlite"]
+    assert sorted(check.__name__ for check in registered) == [
+        "check_connection_pool",
+        "check_direct",
+        "check_health",
+        "check_limits",
+        "check_migrations",
+        "check_settings",
+        "check_sqlite",
+    ]
 
 
 def test_good_settings_pass(settings):
@@ -109,14 +126,15 @@ def test_connection_pools_smaller_than_the_threads_are_warned_of(sqlite, pool, s
 def test_the_checks_do_not_connect(sqlite):
     # Without a database mark, a connection would be an error of this test.
     sqlite({"pool": True})
-    for check in (check_settings, check_sqlite, check_connection_pool, check_health):
+    for check in (check_settings, check_direct, check_sqlite, check_connection_pool, check_health, check_limits, check_migrations):
         check(None)
 
 
-def test_the_check_of_health_runs_only_where_django_lets_checks_ask():
-    (found,) = [check for check in checks.registry.registry.registered_checks if check.__name__ == "check_health"]
+@pytest.mark.parametrize("check", [check_health, check_limits, check_migrations])
+def test_checks_of_rows_run_only_where_django_lets_checks_ask(check):
+    (found,) = [one for one in checks.registry.registry.registered_checks if one.__name__ == check.__name__]
     assert found.tags == (checks.Tags.database,)
-    assert check_health(None, databases=["other"]) == []
+    assert check(None, databases=["other"]) == []
 
 
 @pytest.mark.django_db(transaction=True)

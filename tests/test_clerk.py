@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import OperationalError, connection
 
-from django_workpool import archive
+from django_workpool import archive, batches
 from django_workpool.database import database
 from django_workpool.execution import persist, workers, writer
 from django_workpool.execution.writer import Writer
@@ -79,6 +79,8 @@ def test_pruning_takes_a_piece_of_a_turn_and_goes_on_where_it_was(monkeypatch: p
     looks = iter([pools])
     monkeypatch.setattr(archive, "prune", prune)
     monkeypatch.setattr(archive, "overdue", lambda using: next(looks))
+    monkeypatch.setattr(batches, "overdue", lambda using: [])
+    monkeypatch.setattr(one._sweep, "prune", lambda: False)
     for turn in range(3):
         one.prune()
         assert pruned == pools[: turn + 1]

@@ -132,13 +132,13 @@ def test_a_pool_that_no_worker_serves_is_a_fault_and_the_check_warns(
     assert shown["well"] is False
     assert [line.partition(": start")[0] for line in shown["problems"]] == ["pool default: no_worker: no live worker serves it"]
     (message,) = check_health(None, databases=["default"])
-    assert (message.id, message.is_serious()) == ("workpool.W003", False)
+    assert (message.id, message.is_serious()) == ("workpool.W006", False)
     assert "The work pool is not well: default: no_worker: " in message.msg
     assert check_health(None) == check_health(None, databases=["other"]) == []
     call_command("check", databases=["default"])
-    assert "workpool.W003" in capsys.readouterr().err
+    assert "workpool.W006" in capsys.readouterr().err
     call_command("check")
-    assert "workpool.W003" not in capsys.readouterr().err
+    assert "workpool.W00" not in capsys.readouterr().err
 
 
 def test_a_killed_leader_is_a_fault_with_due_work_and_without(main: MainProcess, status: Callable[..., MainProcess]) -> None:

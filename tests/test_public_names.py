@@ -36,6 +36,12 @@ def test_the_list_is_what_the_documentation_promises():
         "UnknownPool",
         "UnregisteredFunction",
         "WorkCanceled",
+        "WorkExists",
+        "WorkBatch",
+        "batch",
+        "on_batch_complete",
+        "BatchResult",
+        "BatchStatus",
     }
 
 

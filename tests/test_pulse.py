@@ -225,8 +225,8 @@ def test_the_queues_of_many_pools_are_found_whatever_they_hold() -> None:
     PendingCompletion.objects.bulk_create([PendingCompletion(work_id=uuid.uuid4(), pool="c", segment=4, kind="success", follow="end")] * 1)
     PendingCancelation.objects.bulk_create([PendingCancelation(work_id=uuid.uuid4(), pool=name, segment=4) for name in ("e", "f")])
     db = database(USING)
-    assert poll.look(db) == {"a": 5, "b": 3, "c": 0, "e": 0, "f": 0}
-    assert poll.due_segments(one_by_one(db, [poll.QUEUES])) == poll.look(db)
+    assert poll.due_segments(poll.look(db)) == {"a": 5, "b": 3, "c": 0, "e": 0, "f": 0}
+    assert one_by_one(db, poll.parts(db)) == poll.look(db)
 
 
 def test_what_was_brought_does_not_take_the_place_of_what_was_read_later() -> None:

@@ -6,6 +6,12 @@ from typing import Any, NamedTuple
 
 #: The end of an EXISTS that is to be a look into an index for each row: a planner cannot turn it into a join.
 PROBE = "LIMIT 1 OFFSET 0"
+#: A condition on a work ``w``: it has not ended, and nobody has asked for its cancelation.
+STANDS = (
+    "NOT w.canceled AND w.callback_of IS NULL "
+    "AND NOT EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) AND NOT EXISTS "
+    "(SELECT 1 FROM {PendingCancelation} c WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created)"
+)
 #: The columns that the archive takes over from Work.
 KEPT_COLUMNS = (
     "id",

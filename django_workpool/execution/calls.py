@@ -3,7 +3,8 @@
 import uuid
 from typing import Any
 
-from .. import functions, serialization
+from .. import callbacks, functions, serialization
+from ..batch_values import BatchResult
 from ..exceptions import InvalidWork, UnstorableResult
 from ..types import FnType, OnCompleteArgs, ResultKind, Run, RunResult
 
@@ -21,6 +22,10 @@ def prepare(run: Run) -> tuple[functions.Registered, list[Any], dict[str, Any]]:
     if run.fn_type is not FnType.CALLBACK:
         return registered, call["args"], call["kwargs"]
     stored = call["kwargs"]
+    if "batch_id" in stored:
+        # By its path again: what was registered at enqueue may be another kind of function by now.
+        ends = BatchResult(**stored | {"batch_id": uuid.UUID(stored["batch_id"])})
+        return callbacks.of_batch(run.func_path), [ends], {}
     kind = ResultKind(stored["kind"])
     result = RunResult(kind=kind, value=stored["value"] if kind is ResultKind.SUCCESS else None, error=stored["error"])
     return registered, [OnCompleteArgs(work_id=uuid.UUID(stored["work_id"]), context=stored["context"], result=result)], {}

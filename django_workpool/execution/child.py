@@ -113,11 +113,13 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
     # They lead to the models.
     from .. import eventlog, functions, kick
     from ..failures import describe
+    from .courier import courier, frames
     from .run import Performer
 
     eventlog.log_to_stderr()
     functions.load_tasks()
     brought: list[Outcome] = []
+    notices = courier.collect()
     performer = Performer(
         setup["using"],
         setup["worker"],
@@ -142,5 +144,6 @@ def _serve(channel: socket.socket, setup: Frame, runs: "SimpleQueue[Frame | None
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        channel.sendall(pack({"token": run.token, "outcome": outcome_frame(brought[0]) if brought else None}))
+        outcome = outcome_frame(brought[0]) if brought else None
+        channel.sendall(pack({"token": run.token, "outcome": outcome, "signals": frames(notices)}))
     isolation.close()

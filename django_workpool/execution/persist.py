@@ -12,6 +12,7 @@ from ..database_errors import is_away, may_pass
 from ..eventlog import log
 from ..failures import describe, first_line
 from ..types import Attempted, Failure, Outcome, Run
+from .courier import courier
 
 logger = logging.getLogger("django_workpool.worker")
 
@@ -66,7 +67,7 @@ def persist(
 
 
 def tell(run: Run, completed: Completed | None) -> None:
-    """Emit the event of a completion that has been committed."""
+    """Emit the event of a completion that has been committed, and post its signal."""
     if completed is None:
         log("stale", "WARN", run.pool, work_id=run.work_id, name=run.name, token=run.token)
         return
@@ -74,5 +75,6 @@ def tell(run: Run, completed: Completed | None) -> None:
     fields = {"error": verdict.failure.class_path} if verdict.failure is not None else {}
     level = "INFO" if verdict.failure is None else "WARN"
     log("completed", level, run.pool, work_id=run.work_id, name=run.name, status=completed.status, attempts=verdict.attempts, **fields)
+    courier.completed(run, run.work_id, verdict)
     if completed.callback_failure is not None:
         log("callback_failed", "ERROR", run.pool, work_id=run.work_id, name=run.name, error=completed.callback_failure.class_path)

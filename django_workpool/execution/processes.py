@@ -16,6 +16,7 @@ from .. import eventlog
 from ..database.forks import keep_from_children
 from ..types import Failure, FnType, Outcome, Run
 from .backlog import Backlog
+from .courier import post_frames
 from .frames import read_outcome, run_frame
 from .offspring import Child, Program
 from .threads import ExecutorStopped
@@ -212,6 +213,7 @@ class ProcessExecutor(Backlog):
                 child.works += 1
                 outcome = frame["outcome"]
                 self._bring_home(run, None if outcome is None else read_outcome(outcome))
+                post_frames(frame["signals"])
         if child.closed is None:
             self._listen(child)
         else:

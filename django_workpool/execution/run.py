@@ -14,6 +14,7 @@ from ..database_errors import is_connection_loss, may_pass
 from ..failures import describe
 from ..types import Attempted, Failure, FnType, Outcome, Run
 from .calls import encode_value, prepare
+from .courier import announce, announce_async
 from .isolation import Isolation
 from .mutations import CONFLICT_TRIES, perform_mutation, perform_together, worth_repeating
 from .persist import persist, tell, wait_for_database
@@ -42,9 +43,15 @@ class Performer:
     ) -> None:
         self.using, self.worker, self.write, self.aside, self.done, self.is_stopping = using, worker, write, aside, done, is_stopping
         self._outcomes: dict[int, Outcome] = {}
+        #: Runs that could not share a transaction, and run alone next.
+        self._announced: set[int] = set()
 
     def perform(self, run: Run, isolation: Isolation) -> None:
         """Run a function on this thread; never raises."""
+        if run.token in self._announced:
+            self._announced.discard(run.token)
+        else:
+            announce(run, isolation)
         if run.fn_type in (FnType.MUTATION, FnType.CALLBACK):
             failure = perform_mutation(self.using, self.worker, run, isolation, self.is_stopping)
             if failure is not None:
@@ -69,9 +76,12 @@ class Performer:
     def perform_together(self, runs: list[Run], isolation: Isolation) -> list[Run]:
         """Run mutations of one function that may share a transaction; return those that are still to run, each alone."""
         left = runs
+        for run in runs:
+            announce(run, isolation)
         while len(left) > 1 and (ended := perform_together(self.using, self.worker, left, isolation)):
             self.done(*ended)
             left = left[len(ended) :]
+        self._announced.update(run.token for run in left)
         return left
 
     def perform_aside(self, run: Run, isolation: Isolation) -> None:
@@ -85,6 +95,7 @@ class Performer:
     async def perform_async(self, run: Run) -> None:
         """Run a coroutine function; everything it raises is its failure."""
         try:
+            await announce_async(run)
             registered, args, kwargs = prepare(run)
             outcome = Outcome(kind="success", value=encode_value(await registered.func(*args, **kwargs)))
         except BaseException as error:

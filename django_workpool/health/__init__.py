@@ -16,9 +16,9 @@ from ..database import Watch, database
 from ..database_errors import lacks_table
 from ..exceptions import WorkpoolSettingsError
 from .reading import Look
-from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth
+from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth, shortened
 
-__all__ = ["Health", "LeaderHealth", "PoolHealth", "Reason", "Unasked", "WorkerHealth", "examine", "look"]
+__all__ = ["Health", "LeaderHealth", "PoolHealth", "Reason", "Unasked", "WorkerHealth", "examine", "look", "shortened"]
 
 #: Seconds between two looks that must agree on a fault: longer than a process that lives needs to find what it has missed.
 AGAIN_AFTER = 2.5

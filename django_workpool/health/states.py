@@ -1,5 +1,6 @@
 """What can be told of a pool's health: reasons, figures, and what to do."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -85,6 +86,11 @@ class PoolHealth:
         return told
 
 
+def shortened(names: Sequence[str]) -> str:
+    """Return names for one line, however many they are."""
+    return ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderHealth:
     """Who leads, as the lead's row tells it: None where it does not."""
@@ -144,13 +150,17 @@ class Health:
     @property
     def summary(self) -> list[str]:
         """The same in a line for each reason, however many pools there are."""
-        lines = []
+        return list(self.faults.values())
+
+    @property
+    def faults(self) -> dict[Reason, str]:
+        """The lines of ``summary`` by their reason."""
+        lines = {}
         for reason in Reason:
             pools = [one.pool for one in self.pools if one.reason is reason and reason.is_fault]
-            more = f" and {len(pools) - NAMES_MAX} more" if len(pools) > NAMES_MAX else ""
             if pools:
-                lines.append(f"{', '.join(pools[:NAMES_MAX])}{more}: {reason}: {_ADVICE[reason]}")
-        return lines or self._nobody()
+                lines[reason] = f"{shortened(pools)}: {reason}: {_ADVICE[reason]}"
+        return lines or dict(zip([Reason.NO_LEADER], self._nobody(), strict=False))
 
     def _nobody(self) -> list[str]:
         # Where no pool needs a leader now, the next work will.

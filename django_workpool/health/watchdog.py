@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from .. import eventlog
 from ..database import database
 from ..database_errors import is_away
+from ..execution.courier import courier
 from ..failures import first_line
 from ..loop.fleet import Fleet
 from ..models import Lead
 from ..segments import segment_ms
+from ..signals import pool_wedged
 from .reading import COUNT_EACH, STALLED_AFTER, Look, leads
 from .states import Reason
 
@@ -76,7 +78,9 @@ class Watchdog:
             return
         self._leaderless = now if self._leaderless is None else self._leaderless
         if now - self._leaderless > NO_LEADER_AFTER and self._may_tell("*"):
-            eventlog.log("no_leader", "ERROR", "*", since_s=round(now - self._leaderless), term=row[1], last_owner=row[0])
+            seconds = round(now - self._leaderless)
+            eventlog.log("no_leader", "ERROR", "*", since_s=seconds, term=row[1], last_owner=row[0])
+            courier.post(pool_wedged, pool="*", reason="no_leader", error="", seconds=seconds)
 
     def look(self, queues: Mapping[str, int], now_ms: float, dead: set[int]) -> None:
         """Take what the loop has seen of the queues (each pool's oldest segment, 0 for completions); tell of what it does not place."""
@@ -99,6 +103,7 @@ class Watchdog:
         for one in Look(database(self.using), None, suspects, dead=dead, most=COUNT_EACH).pools():
             if one.reason is Reason.STALLED and self._may_tell(one.pool):
                 eventlog.log("stalled", "ERROR", one.pool, lag_s=one.lag_s, due=one.due, completing=one.completing)
+                courier.post(pool_wedged, pool=one.pool, reason="stalled", error="", seconds=round(one.lag_s))
 
     def _may_tell(self, pool: str) -> bool:
         now = time.monotonic()

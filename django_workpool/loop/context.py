@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from .. import eventlog
 from ..database import Database, Sent
 from ..segments import segment_ms
-from ..settle import Verdict
+from ..settle import LockedWork, Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
-from .memory import Cursor, Depth, PoolMemory, Position, Report, Running
+from .memory import Cursor, Depth, OpenBatches, PoolMemory, Position, Report, Running
 
 #: Its limit of callback works while a pool is paused: the ends of works go on being told.
 PAUSED_CALLBACKS = 10
@@ -61,9 +61,12 @@ class Iteration:
     new_starts: dict[tuple[int, int], Cursor] = field(default_factory=dict)
     pages: dict[int, tuple[Position, bool] | None] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
+    batches: OpenBatches | None = None
     #: What the runner acts on.
     runs: dict[int, list[Run]] = field(default_factory=dict)
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    #: Works that this iteration has ended, or sent back, without an attempt that came home: signals tell of them.
+    judged: list[tuple[LockedWork, Verdict]] = field(default_factory=list)
     #: A batch was full: there is more of the same.
     again: bool = False
     #: Nothing more can be placed now.

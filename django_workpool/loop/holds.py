@@ -43,6 +43,7 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
             "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
         )
     settle(it.db, settlements, it.now_ms)
+    it.judged += [(one.work, one.verdict) for one in settlements]
     # Their callbacks have become work of a lane that this iteration has been through.
     it.again |= any(work.on_complete for work in works.values())
     delete_starts(it, [row for row in rows if row.work_id in works])

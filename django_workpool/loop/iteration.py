@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..database import database
 from ..types import Attempted
-from . import cancelations, completions, fence, periodic, recovery, starts, state
+from . import batches, cancelations, completions, fence, periodic, recovery, starts, state
 from .context import Iteration
 from .fleet import Fleet
 from .memory import PoolMemory
@@ -42,6 +42,7 @@ def run_iteration(
         completions.retire(it)
         cancelations.cancel(it)
         recovery.recover(it)
+        batches.end(it)
         periodic.tick(it)
         starts.start(it)
         state.keep(it)
@@ -66,6 +67,8 @@ def _remember(it: Iteration) -> None:
         else:
             memory.pages[row_id] = page
     memory.read(it.depth)
+    if it.batches is not None:
+        memory.batches = it.batches
     if it.ahead is not None:
         memory.ahead = it.ahead
     periodic.remember(it)

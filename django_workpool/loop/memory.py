@@ -84,6 +84,14 @@ class Report:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+class OpenBatches(NamedTuple):
+    """What the last look has found of a pool's open batches."""
+
+    open: int
+    #: Whether all works of one of them have ended.
+    over: bool
+
+
 @dataclass(slots=True)
 class PoolMemory:
     """One pool, as its leader knows it."""
@@ -115,6 +123,8 @@ class PoolMemory:
     ahead: tuple[int | None, int | None] = (None, None)
     #: Something due was found by a poll: as long as the loop has not looked behind its cursors, it may lie there.
     suspects_behind: bool = False
+    #: None: there are none, or nobody has looked yet.
+    batches: OpenBatches | None = None
     #: The database's time of the first tick of its periodic works (None: there is none; 0: not known yet), and when it was read.
     tick_ms: float | None = 0.0
     read_ticks: float = float("-inf")

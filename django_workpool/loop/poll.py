@@ -1,6 +1,7 @@
 """One look at the queues of all pools, in one statement: what no hint has told is found here. Reads only."""
 
 from ..database import Answers, Database, Part
+from . import batches
 
 #: Pools that a table's index names, each found by one probe: what pools without anything in their queues cost is nothing.
 _NAMED = (
@@ -29,9 +30,13 @@ QUEUES_BY_POOL = Part(
 )
 
 
-def queues(db: Database) -> Part:
-    """Return what asks after the queues: its answer is for ``due_segments``."""
-    return QUEUES if db.correlates else QUEUES_BY_POOL
+#: What the leader asks in each look.
+PARTS = (QUEUES, batches.OPEN)
+
+
+def parts(db: Database) -> tuple[Part, ...]:
+    """Return the same, as this database answers it quickly."""
+    return PARTS if db.correlates else (QUEUES_BY_POOL, batches.OPEN)
 
 
 def due_segments(answers: Answers) -> dict[str, int]:
@@ -39,12 +44,13 @@ def due_segments(answers: Answers) -> dict[str, int]:
 
     What is due later counts, too: where there are no kicks, nothing else tells of it.
     """
-    due = {
+    over = {pool for pool, one in batches.opened(answers).items() if one.over}
+    due: dict[str, int | None] = {
         pool: 0 if now else min((one for one in segments if one is not None), default=None) for pool, now, *segments in answers["queues"]
     }
-    return {pool: segment for pool, segment in due.items() if segment is not None}
+    return {pool: segment for pool, segment in due.items() if segment is not None} | dict.fromkeys(over, 0)
 
 
-def look(db: Database) -> dict[str, int]:
-    """Return the same from a statement of its own."""
-    return due_segments({"queues": db.fetch(queues(db).template)})
+def look(db: Database) -> Answers:
+    """Return the answers to all parts from statements of their own."""
+    return {part.name: db.fetch(part.template) for part in parts(db)}

@@ -70,10 +70,9 @@ def _count(it: Iteration, one: Running, work: LockedWork, verdict: Verdict) -> N
         it.report.completed += 1
         it.report.retries += verdict.follow is Follow.RETRY
         it.report.failed += verdict.follow is Follow.END
-    status = {Follow.RETRY: "retrying", Follow.RETURN: "returned"}.get(verdict.follow, verdict.kind.value)
-    it.emit(
-        "recovered", "WARN", work_id=work.id, name=work.name, status=status, attempts=verdict.attempts, worker=it.fleet.name(one.worker_id)
-    )
+    worker = it.fleet.name(one.worker_id)
+    it.emit("recovered", "WARN", work_id=work.id, name=work.name, status=verdict.status, attempts=verdict.attempts, worker=worker)
+    it.judged.append((work, verdict))
 
 
 def _drop(it: Iteration, gone: list[Running]) -> None:

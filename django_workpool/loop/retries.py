@@ -90,7 +90,9 @@ def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     """End works as canceled: they never run again, and their on_complete becomes callback work."""
     if not works:
         return
-    settle(it.db, [Settlement(work=work, verdict=canceled(work)) for work in works], it.now_ms)
+    settlements = [Settlement(work=work, verdict=canceled(work)) for work in works]
+    settle(it.db, settlements, it.now_ms)
+    it.judged += [(one.work, one.verdict) for one in settlements]
     it.report.canceled += len(works)
     for work in works:
         it.emit("completed", "INFO", work_id=work.id, name=work.name, status="canceled", attempts=work.attempts)

@@ -1,6 +1,7 @@
 """When there is nothing left to do: for ``--drain``, and for the end of a process. Reads only."""
 
 from ..database import database
+from ..loop.batches import OVER
 from ..models import PendingCompletion
 
 #: Seconds between two looks.
@@ -18,6 +19,8 @@ def is_drained(using: str, pools: tuple[str, ...] | None) -> bool:
     """
     # One statement, one snapshot: between two of them a work could move from where the second looks to where the first did.
     busy = " UNION ALL ".join(f"SELECT pool, 0, 0, 1, 1, 0 FROM {{{table}}} GROUP BY pool" for table in BUSY)
+    # Their callbacks are still to be enqueued.
+    busy += f" UNION ALL SELECT b.pool, 0, 0, 1, 1, 0 FROM {{Batch}} b WHERE {OVER} GROUP BY b.pool"
     db = database(using)
     rows = db.fetch(
         f"{busy} UNION ALL "

@@ -268,6 +268,7 @@ class Leader:
             memory.suspects_behind |= not wait
         self.watchdog.look(found, now_ms, self.fleet.dead)
         for pool, memory in self._memories.items():
+            memory.batches = queues.batches.get(pool)
             lost = any(self.fleet.is_lost(one.worker_id) for one in memory.running.values())
             if lost or memory.status is None or (memory.dirty and time.monotonic() - memory.saved >= state.SAVE_EVERY):
                 self._next[pool] = 0.0

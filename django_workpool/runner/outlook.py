@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..database import database
+from ..database import Answers, database
 from ..loop import poll
+from ..loop.batches import opened
 from ..loop.fleet import Fleet, WorkerRow
-from ..loop.memory import PoolMemory
+from ..loop.memory import OpenBatches, PoolMemory
 from .lead import Row
 
 #: Seconds after which the loop looks itself: the watch brings every second what no hint has told.
@@ -24,6 +25,13 @@ class Queues:
     #: The database's time when they were looked at, and this process's (monotonic) just before that.
     now_ms: float
     at: float
+    #: The pools with open batches.
+    batches: Mapping[str, OpenBatches] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answers: Answers, now_ms: float, at: float) -> "Queues":
+        """Return what the answers to ``poll.PARTS`` say."""
+        return cls(due=poll.due_segments(answers), now_ms=now_ms, at=at, batches=opened(answers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,7 @@ class Outlook:
         """Return what is new of the queues."""
         if time.monotonic() - self.polled >= LATE:
             at, now_ms = time.monotonic(), self.db.clock_ms()
-            queues: Queues | None = Queues(due=poll.look(self.db), now_ms=now_ms, at=at)
+            queues: Queues | None = Queues.of(poll.look(self.db), now_ms, at)
         else:
             with self._lock:
                 queues = self._news.queues if self._news is not None else None

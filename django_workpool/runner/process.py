@@ -16,6 +16,7 @@ from .. import eventlog, functions, kick, pools
 from ..database import Hint, database
 from ..database_errors import is_connection_loss, may_pass
 from ..execution import workers
+from ..execution.courier import courier
 from ..failures import first_line
 from ..loop.fleet import REFRESH_EVERY
 from ..types import Run
@@ -150,6 +151,7 @@ class Process:
             self._service("writer", intake.writer.run, lambda: intake.writer.progress),
             self._service("loop", self.leader.run, lambda: self.leader.watchdog.turned),
             *(Service(name, body, self.end) for name, body in intake.executors.bodies().items()),
+            Service("signals", courier.run, self.end),
         ]
         self.services[0].start()
         # The loop begins with a worker that others can see alive.
@@ -160,7 +162,7 @@ class Process:
         eventlog.log("process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid())
 
     def _service(self, name: str, body: Callable[[threading.Event], None], progress: Callable[[], object]) -> Service:
-        return Service(name, body, self.end, progress, lambda: database(self.using).cut(name))
+        return Service(name, courier.feeding(body), self.end, progress, lambda: database(self.using).cut(name))
 
     def _register(self) -> int:
         row = workers.register(

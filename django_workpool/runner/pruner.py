@@ -1,8 +1,11 @@
-"""When which pool's archive is pruned: in small pieces between the loop's turns, so that neither the lease nor a work waits for it."""
+"""When what is kept of finished work, batches and keys is pruned: in small pieces between the loop's turns.
+
+So neither the lease nor a work waits for it.
+"""
 
 import time
 
-from .. import archive
+from .. import archive, batches, keys
 
 #: Seconds between two looks for pools with something to prune; full chunks of one follow each other after AGAIN.
 EVERY, AGAIN = 60.0, 0.5
@@ -10,8 +13,13 @@ EVERY, AGAIN = 60.0, 0.5
 BUDGET = 0.05
 
 
+#: What each pool keeps: the rooms tell of which pools there is something to prune, and prune a chunk of one.
+ROOMS = {"archive": archive, "batches": batches}
+KEYS = ("keys", "")
+
+
 class Pruner:
-    """Prunes the archive. Used by the loop's thread.
+    """Prunes what each pool keeps for a time, and keys whose works are gone. Used by the loop's thread.
 
     Args:
         using: The database.
@@ -19,26 +27,34 @@ class Pruner:
 
     def __init__(self, using: str) -> None:
         self.using = using
-        #: When the next chunk of a pool is due, of those that have something to prune.
-        self._due: dict[str, float] = {}
+        self._sweep = keys.Sweep(using)
+        #: When the next chunk of a room and pool is due, of those that have something to prune.
+        self._due: dict[tuple[str, str], float] = {}
         self._look_at = 0.0
         #: The monotonic time from which there is something to do.
         self.next_at = 0.0
 
     def prune(self) -> None:
-        """Delete one chunk of each pool whose turn it is, as far as the budget goes; what is left comes first the next time."""
+        """Delete one chunk of each room and pool whose turn it is, as far as the budget goes; what is left comes first the next time."""
         now = time.monotonic()
         if now < self.next_at:
             return
         if now >= self._look_at:
             self._look_at = now + EVERY
-            self._due = dict.fromkeys(archive.overdue(self.using), 0.0) | self._due
+            found = [(name, pool) for name, room in ROOMS.items() for pool in room.overdue(self.using)]
+            self._due = dict.fromkeys([KEYS, *found], 0.0) | self._due
         until = now + BUDGET
-        for pool in sorted(self._due, key=self._due.__getitem__):
-            if self._due[pool] > time.monotonic() or time.monotonic() >= until:
+        for one in sorted(self._due, key=self._due.__getitem__):
+            if self._due[one] > time.monotonic() or time.monotonic() >= until:
                 break
-            if archive.prune(self.using, pool) == archive.PRUNE_CHUNK:
-                self._due[pool] = time.monotonic() + AGAIN
+            if self._prune(*one):
+                self._due[one] = time.monotonic() + AGAIN
             else:
-                del self._due[pool]
+                del self._due[one]
         self.next_at = min([*self._due.values(), self._look_at])
+
+    def _prune(self, name: str, pool: str) -> bool:
+        """Prune one chunk; return whether there is more."""
+        if (name, pool) == KEYS:
+            return self._sweep.prune()
+        return bool(ROOMS[name].prune(self.using, pool) == ROOMS[name].PRUNE_CHUNK)

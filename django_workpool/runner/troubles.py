@@ -3,7 +3,9 @@
 import time
 
 from .. import eventlog
+from ..execution.courier import courier
 from ..failures import describe
+from ..signals import pool_wedged
 
 #: Seconds until the next try of what has failed: as long as it has failed already, within these.
 RETRY_AFTER, RETRY_MAX = 0.1, 5.0
@@ -30,7 +32,9 @@ class Troubles:
         since, told = self._failing.get(pool, (now, now))
         if not is_over and now - told > WEDGED_AFTER:
             told = now
-            eventlog.log("wedged", "ERROR", pool, error=describe(error).text, since_s=round(now - since))
+            text, seconds = describe(error).text, round(now - since)
+            eventlog.log("wedged", "ERROR", pool, error=text, since_s=seconds)
+            courier.post(pool_wedged, pool=pool, reason="wedged", error=text, seconds=seconds)
         self._failing[pool] = (since, told)
         return now + min(RETRY_MAX, max(RETRY_AFTER, now - since))
 

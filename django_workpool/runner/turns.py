@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import eventlog
 from ..complete import Completed
 from ..database import Hint, database
+from ..execution.courier import courier
 from ..execution.persist import tell
 from ..loop import completions
 from ..loop.context import Iteration
@@ -14,6 +15,7 @@ from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
 from ..loop.memory import PoolMemory
 from ..settle import success
+from ..signals import is_heard, work_completed
 
 if TYPE_CHECKING:
     from .intake import Intake
@@ -65,7 +67,7 @@ class Turns:
         self.results.keep(it.passed_over)
         for one, verdict in it.settled:
             tell(one.run, Completed(run=one.run, verdict=verdict))
-        if it.tells("INFO"):
+        if it.tells("INFO") or is_heard(work_completed):
             for one in it.succeeded:
                 tell(one.run, Completed(run=one.run, verdict=success(one)))
         return it
@@ -83,3 +85,5 @@ class Turns:
             self.db.notify([Hint("worker", ",".join(others))])
         for event, level, fields in it.events:
             eventlog.log(event, level, it.pool, **fields)
+        for work, judged in it.judged:
+            courier.completed(work, work.id, judged)

@@ -117,7 +117,7 @@ class Watcher:
         leads, accepting = self.leader.lead.held, self.accepting
         parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
         parts += self.leader.lead.ask(progress=self.leader.watchdog.turned)
-        parts += [poll.queues(database(self.using)), periodic.TICKS] if leads else []
+        parts += [*poll.parts(database(self.using)), periodic.TICKS] if leads else []
         if self._is_beat_due(accepting):
             parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
         answers, held = watch.look(parts)
@@ -130,7 +130,7 @@ class Watcher:
             self._observe(rows, held)
             if lead is not None:
                 now_ms = float(answers["clock"][0][0])
-                queues = Queues(due=poll.due_segments(answers), now_ms=now_ms, at=self._pulsed) if leads else None
+                queues = Queues.of(answers, now_ms, self._pulsed) if leads else None
                 ticks = periodic.first_ticks(answers) if leads else None
                 self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues, ticks=ticks))
                 self.leader.wake()

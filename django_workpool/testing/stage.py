@@ -17,6 +17,7 @@ from ..database import database
 from ..exceptions import WorkpoolError
 from ..execution import workers
 from ..execution.calls import encode_value
+from ..execution.courier import courier
 from ..execution.persist import tell
 from ..execution.run import Performer
 from ..failures import describe
@@ -24,7 +25,7 @@ from ..loop import state
 from ..loop.context import Iteration
 from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
-from ..loop.memory import PoolMemory
+from ..loop.memory import OpenBatches, PoolMemory
 from ..models import Attempt, InternalState, Lead, PendingCompletion, Work
 from ..runner.lead import Leadership
 from ..types import Attempted, FnType, Follow, ResultKind, Run
@@ -109,9 +110,12 @@ class Stage:
             Each attempt after its end; None where there is more to do, though nothing was started.
         """
         for memory in self._memories:
-            it = self._iterate(memory)
+            with courier.at_once():
+                it = self._iterate(memory)
             for run in it.runs.get(self._fleet.own or 0, []):
-                yield self._perform(run)
+                with courier.at_once():
+                    ran = self._perform(run)
+                yield ran
             # What the loop itself inserts may be due a segment after the one in which its iteration began.
             if it.again or (it.next_segment is not None and it.next_segment <= self.db.segment()):
                 yield None
@@ -123,10 +127,14 @@ class Stage:
             self._fleet.refresh(self.using, now=True)
         memory.loaded = memory.read_behind = float("-inf")
         memory.hurries = False
+        # Here no leader's look tells of open batches: each iteration looks for those that are over.
+        memory.batches = OpenBatches(open=1, over=True)
         it = run_iteration(self.using, memory, self._fleet, OWNER)
         self._fleet.recount(one for each in self._memories for one in each.running.values())
         for event, level, fields in it.events:
             eventlog.log(event, level, it.pool, **fields)
+        for work, judged in it.judged:
+            courier.completed(work, work.id, judged)
         return it
 
     def _perform(self, run: Run) -> RanWork:

@@ -2,10 +2,15 @@
 
 import json
 import os
+import signal
 import threading
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
+
+if TYPE_CHECKING:
+    from django_workpool.loop.context import Iteration
 
 #: Set to anything: deaths are seen after a moment of silence instead of five seconds, so that a test can kill several times.
 QUICK_VARIABLE = "WORKPOOL_TEST_QUICK"
@@ -15,6 +20,8 @@ NO_KICK_VARIABLE = "WORKPOOL_TEST_NO_KICK"
 QUICK_CALLBACKS_VARIABLE = "WORKPOOL_TEST_QUICK_CALLBACKS"
 #: A file that the first process makes; whatever process loads the project afterwards, fails.
 ONCE_VARIABLE = "WORKPOOL_TEST_ONCE"
+#: Where the process kills itself when a batch is over: "before" its callback is inserted, or "after" the commit of that.
+DIE_AT_BATCH_VARIABLE = "WORKPOOL_TEST_DIE_AT_BATCH"
 
 
 class WorksConfig(AppConfig):
@@ -32,6 +39,12 @@ class WorksConfig(AppConfig):
             _never_kick()
         if os.environ.get(QUICK_CALLBACKS_VARIABLE):
             _retry_callbacks_soon()
+        if os.environ.get("WORKPOOL_TEST_SIGNALS"):
+            from . import receivers
+
+            receivers.connect()
+        if where := os.environ.get(DIE_AT_BATCH_VARIABLE):
+            _die_at_batch(where)
         if once := os.environ.get(ONCE_VARIABLE):
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
 
@@ -55,6 +68,26 @@ def _retry_callbacks_soon() -> None:
     from django_workpool import RetryBehavior, settle
 
     settle.CALLBACK_RETRY = json.dumps(RetryBehavior(initial_backoff=timedelta(milliseconds=10)).to_json())
+
+
+def _die_at_batch(where: str) -> None:
+    from django_workpool import batches
+    from django_workpool.runner.turns import Turns
+
+    def die(*args: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    act = Turns._act
+
+    def die_with_callbacks(turns: Turns, it: "Iteration") -> None:
+        if any(run.fn_type == "callback" for runs in it.runs.values() for run in runs):
+            die()
+        act(turns, it)
+
+    if where == "before":
+        batches.call_back = die
+    else:
+        Turns._act = die_with_callbacks  # type: ignore[method-assign]
 
 
 def fail_thread_starts(times: int) -> list[str]:

@@ -16,8 +16,9 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone, translation
 
-from django_workpool import OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_complete, query
+from django_workpool import BatchResult, OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_batch_complete, on_complete, query
 
+from . import coroutines as coroutines
 from . import processes as processes
 from .models import Child, Counter, Event
 
@@ -71,6 +72,14 @@ def slow_note(key: str, seconds: float) -> str:
 def nap(seconds: float) -> None:
     """Take a while."""
     time.sleep(seconds)
+
+
+@action
+def alone(seconds: float) -> None:
+    """Tell when it begins and when it is about to end."""
+    record("begin")
+    time.sleep(seconds)
+    record("end")
 
 
 @action(retry=True)
@@ -251,6 +260,19 @@ def raise_text(text: str) -> None:
 def ended(done: OnCompleteArgs) -> None:
     """Write down how a work ended."""
     record("ended", done.work_id, f"{done.result.kind.value}:{done.context}")
+
+
+@on_batch_complete
+def batch_ended(done: BatchResult) -> None:
+    """Write down how the works of a batch ended."""
+    record("batch", done.batch_id, f"{done.total} {done.succeeded} {done.failed} {done.canceled} {done.context}")
+
+
+@on_batch_complete
+def batch_breaks(done: BatchResult) -> None:
+    """Fail."""
+    record("batch", done.batch_id, "broken")
+    raise ValueError("the batch's callback fails")
 
 
 @on_complete
