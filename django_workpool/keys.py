@@ -58,10 +58,12 @@ def _lock(db: Database, pool: str, key: str, work_id: uuid.UUID) -> uuid.UUID:
     # Where one writer shuts out all others, a transaction that begins with a read fails instead of waiting for its turn. Elsewhere
     # a row that is there is locked first: an insert that meets it may keep a weaker lock of it, and two of these a deadlock.
     found: list[uuid.UUID] = list(locked) if db.skip_locked else []
+    # That lock is the strong one where the insert is to change the row that it meets: to what it has.
+    if_met: Any = {"update_conflicts": True, "update_fields": ["digest"]} if db.shares_conflicts else {"ignore_conflicts": True}
     for _ in range(TRIES):
         if found:
             return found[0]
-        UniqueKey.objects.using(db.using).bulk_create([row], ignore_conflicts=True)
+        UniqueKey.objects.using(db.using).bulk_create([row], **if_met)
         found = list(locked.all())
     raise WorkpoolError(f"The key {key!r} of pool {pool} was deleted again and again.")
 

@@ -20,7 +20,7 @@ from .states.rows import USING
 
 pytestmark = pytest.mark.django_db
 POSTGRESQL = connection.vendor == "postgresql"
-needs_row_locks = pytest.mark.skipif(not POSTGRESQL, reason="SQLite has one writer: nobody else holds a row")
+needs_row_locks = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer: nobody else holds a row")
 
 Take = Callable[..., uuid.UUID]
 

@@ -43,6 +43,8 @@ class Database(Dialect, ABC):
     leases: ClassVar[bool]
     #: Behind a SELECT: lock its rows, leaving out those that somebody else holds (where one writer shuts out all others, it has them).
     skip_locked: ClassVar[str] = ""
+    #: Whether an insert that passes over a row that is there keeps a shared lock of it, as others may do at the same time.
+    shares_conflicts: ClassVar[bool] = False
     #: The part of a long iteration's time for which the loop then leaves the database to others: where one writer shuts out all others.
     courtesy: ClassVar[float] = 0.0
     #: Milliseconds by which tests have moved the time on: see ``testing.clock``.

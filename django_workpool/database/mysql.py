@@ -36,6 +36,7 @@ class MySQL(Database):
     kicks = False
     leases = True
     correlates = False
+    shares_conflicts = True
     clock_ms_sql = _CLOCK_MS
 
     # Statements -------------------------------------------------------------------------------------------------
