@@ -112,11 +112,12 @@ def test_the_question_reads_the_canceled_ones_only(loop: Loop, rows: int) -> Non
     Workpool().enqueue_many(functions.act, [call(n) for n in range(rows)])
     work_id = given(S12, worker_id=loop.worker.id)
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
+        if connection.vendor != "mysql":
+            # There it would commit the test's transaction; the server counts for itself.
+            cursor.execute("ANALYZE")
         part = workers.canceled(loop.worker.id)
-        cursor.execute(
-            ("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + database(USING).sql(part.template), part.params
-        )
+        explain = "EXPLAIN QUERY PLAN" if connection.vendor == "sqlite" else "EXPLAIN"
+        cursor.execute(f"{explain} {database(USING).sql(part.template)}", part.params)
         plan = " ".join(str(row) for row in cursor.fetchall())
     assert "workpool_work_canceled" in plan, plan
     assert asked(loop.worker.id) == {run_of(work_id).token}
