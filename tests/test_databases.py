@@ -383,8 +383,13 @@ def test_the_health_file_tells_of_both(alone: Two, tmp_path: Path) -> None:
     path = tmp_path / "health.json"
     main = alone.begin("--health-file", str(path))
     wait_until(path.exists)
+
+    def roles() -> dict[str, str]:
+        return {alias: one["role"] for alias, one in json.loads(path.read_text())["databases"].items()}
+
+    # The file is there before both leads are taken.
+    wait_until(lambda: roles() == {"default": "leads", SECOND: "leads"})
     told = json.loads(path.read_text())
-    assert {alias: one["role"] for alias, one in told["databases"].items()} == {"default": "leads", SECOND: "leads"}
     assert (told["pid"], told["state"]) == (main.process.pid, "runs") and FRESH_FOR > 0
     main.terminate()
     assert main.wait(PATIENCE) == 0 and not path.exists()
