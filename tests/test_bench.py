@@ -15,6 +15,7 @@ from django.db import connection
 
 from testproject.bench.management.commands.bench import median
 from testproject.bench.measure import Figures, Stamp, execution_problems, milliseconds
+from testproject.bench.worker import Setup, Workers
 
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "testproject.settings"}
@@ -108,6 +109,26 @@ def test_an_interrupt_leaves_nothing_behind(test_database_url: str, wait_until: 
     assert [worker for worker in workers if worker.is_running()] == []
     assert databases() == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_a_worker_is_being_started_leaves_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It comes when the child is there, and the object for it is not yet."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("testproject.bench.worker.subprocess.Popen", Interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt), Workers(Setup(), "none", tmp_path):
+            pytest.fail("the interrupt was lost")
+        assert started[0].poll() is not None
+    finally:
+        started[0].kill()
+        started[0].wait()
 
 
 def test_the_median_is_told_of_figures_that_are_numbers() -> None:

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,11 @@ class Workers:
 
     def start(self) -> None:
         """Start one more, as the leader of a session: so Ctrl-C reaches this process alone, and nothing of it can be missed."""
-        with open(self.folder / "worker.log", "ab") as log:
+        with open(self.folder / "worker.log", "ab") as log, _undisturbed():
             process = subprocess.Popen(
                 self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self.processes.append(process)
+            self.processes.append(process)
 
     @property
     def sessions(self) -> list[int]:
@@ -119,6 +120,23 @@ class Workers:
             for process in self.processes:
                 process.wait()
             self.processes.clear()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep what ends this process back until the end of the block: a child that has just been started would be known to nobody.
+
+    They are not blocked, as the child would inherit that.
+    """
+    came: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
