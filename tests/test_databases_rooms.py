@@ -288,7 +288,8 @@ def test_a_process_serves_beside_a_replica(replica: str, main_process: StartMain
     status = main_process("--json", command="workpool_status", env=env)
     assert status.wait(PATIENCE) == 0, status.output()
     check = main_process("--database", "default", command="check", env=env)
-    assert check.wait(PATIENCE) == 0 and "workpool." not in check.output()
+    # By their ids: Django's own W037 on MariaDB names the models of the package.
+    assert check.wait(PATIENCE) == 0 and "(workpool." not in check.output()
     main.terminate()
     assert main.wait(PATIENCE) == 0, main.output()
     assert "Traceback" not in main.output() and "no such table" not in main.output()
