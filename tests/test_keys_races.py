@@ -117,7 +117,8 @@ def lock_waits() -> int:
         if connection.vendor == "mysql":
             cursor.execute(
                 "SELECT COUNT(*) FROM information_schema.innodb_trx t "
-                "JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
+                "JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id "
+                "WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
             )
             return int(cursor.fetchone()[0])
         # Within a transaction the first look would be shown again.
