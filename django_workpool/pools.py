@@ -244,13 +244,15 @@ def batch(
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
     """Make the single rows of the pools (of all pools that are in this database) where they are missing."""
     names = conf.pools_in(using) if pools is None else list(pools)
-    for name in names:
+    # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
+    there = set(RunStatus.objects.using(using).values_list("pool", flat=True)) if names else set()
+    for name in [name for name in names if name not in there]:
         limit = conf.pool(name).max_parallelism
         first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
         Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
         InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
         RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
-    if names:
+    if names and not Lead.objects.using(using).exists():
         Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
 
 
