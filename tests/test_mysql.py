@@ -1,5 +1,6 @@
 """What only MariaDB and MySQL do: deadlocks that undo a transaction in silence, DDL that commits, locks of short tables, alike texts."""
 
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from django_workpool.execution.statements import Effect, effect_of
 from django_workpool.models import Archive, Globals, PendingCompletion, PendingStart, RunningWork, Work
 from django_workpool.types import Attempted
 
+from . import conftest
 from .other_session import another_session
 from .states.driver import SUCCESS, Loop
 from .states.functions import act
@@ -109,6 +111,13 @@ def mutate(loop: Loop, function: Any) -> Any:
         return perform_mutation(USING, "here", run, isolation, lambda: False)
     finally:
         isolation.close()
+
+
+@on_mysql
+def test_the_heading_of_a_run_names_the_server_without_a_connection_of_djangos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made before the first test, when connecting is blocked, as it is in this test."""
+    monkeypatch.setattr(conftest, "connection", connections.create_connection("default"))
+    assert re.match(r"database: (MySQL \d|\d+\.\d+\.\d+-MariaDB)", conftest.pytest_report_header())
 
 
 @on_mysql
