@@ -38,7 +38,7 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
     committed. What is due later stays: see ``travel``.
 
     Args:
-        pool: The pool, or several; all if it is left out.
+        pool: The pool, or several; if it is left out, all that are in a database which the test may use.
         retries: Whether to run retries, too, as if the time until each had passed.
         raises: Whether to raise what the first work raises that fails for good (or, without ``retries``, for now), once its
             failure is written; what is still due then stays.
@@ -57,8 +57,8 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
         raise WorkpoolError("run_work() was called by a work that it runs: what a work enqueues is run when it has ended.")
     if type(most) is not int or most < 1:
         raise ValueError(f"most must be a whole number from 1 on, not {most!r}.")
-    names = {conf.pool(name).name for name in _names(pool)}
-    stages = [Stage(using, [one for one in found if one in names]) for using, found in aliases().items() if names & set(found)]
+    names = None if pool is None else {conf.pool(name).name for name in ([pool] if isinstance(pool, str) else pool)}
+    stages = [Stage(using, found) for using, found in aliases(names).items()]
     ran: list[RanWork] = []
     with _turn, _running(), ExitStack() as stack:
         for stage in stages:
@@ -77,12 +77,6 @@ async def arun_work(
 ) -> list[RanWork]:
     """Async twin of ``run_work``."""
     return await sync_to_async(run_work)(pool, retries=retries, raises=raises, most=most)
-
-
-def _names(pool: str | Iterable[str] | None) -> list[str]:
-    if pool is None:
-        return list(conf.pools())
-    return [pool] if isinstance(pool, str) else list(pool)
 
 
 @contextmanager
