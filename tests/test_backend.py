@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -355,6 +355,7 @@ def captured_signals() -> Iterator[list[Any]]:
         ({"OPTIONS": {"retri": True, "priority": 1}}, [("workpool.E013", "unknown priority"), ("workpool.E013", "unknown retri")]),
         ({"OPTIONS": {"retry": {"attempts": 3}}}, [("workpool.E013", "cannot be used: retry:")]),
         ({"OPTIONS": {"on_complete": "nowhere.at.all"}}, [("workpool.E013", "outside the installed apps")]),
+        ({"QUEUES": [1, "x"]}, [("workpool.E012", "1 is no pool"), ("workpool.E012", "'x' is no pool")]),
         ({"OPTIONS": None}, [("workpool.E013", "must be a dictionary, not NoneType")]),
         ({"OPTIONS": ["retry"]}, [("workpool.E013", "must be a dictionary, not list")]),
     ],
@@ -570,3 +571,35 @@ def test_the_helpers_for_tests_run_tasks(name: str) -> None:
     raised = {"fail_async": "LookupError('no k')", "fail_value": "ValueError('This task failed due to ValueError')"}.get(name, "None")
     running = [("RUNNING", number, "None") for number in range(1, attempts + 1)]
     assert heard == [*running, (result.status.value, attempts, raised)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["look", "look_async", "fail_value"])
+def test_eager_mode_runs_a_task_after_it_was_told_of(name: str) -> None:
+    """As in production: whoever hears of the start has heard of the enqueue."""
+    from django_workpool.testing import eager
+
+    heard: list[str] = []
+    names = {getattr(framework("signals"), told): told for told in ("task_enqueued", "task_started", "task_finished")}
+
+    def hear(signal: Any, task_result: Any, **kwargs: Any) -> None:
+        heard.append(f"{names[signal]} {task_result.status.value}")
+
+    arguments = [] if name == "fail_value" else ["k"]
+    for signal in names:
+        signal.connect(hear)
+    try:
+        with eager():
+            result = getattr(background, name).enqueue(*arguments)
+            with pytest.raises(ValueError, match="failed due to") if name == "fail_value" else nullcontext(), eager(raises=True):
+                getattr(background, name).enqueue(*arguments)
+    finally:
+        for signal in names:
+            signal.disconnect(hear)
+    result.refresh()
+    end = "FAILED" if name == "fail_value" else "SUCCESSFUL"
+    assert heard == ["task_enqueued READY", "task_started RUNNING", f"task_finished {end}"] * 2
+    assert (result.status.value, Work.objects.count()) == (end, 0)
+    after = noop.enqueue()
+    after.refresh()
+    assert after.status.value == "READY"

@@ -107,7 +107,7 @@ class PoolTasks(BaseTaskBackend):
             pools = conf.pools()
         except WorkpoolSettingsError:
             return
-        for queue in sorted(self._named or ()):
+        for queue in sorted(self._named or (), key=str):
             if queue not in pools:
                 hint = f"WORKPOOLS names {', '.join(map(repr, pools))}."
                 yield Error(f"{place}: the queue {queue!r} is no pool.", hint=hint, id="workpool.E012")
