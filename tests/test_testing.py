@@ -214,6 +214,14 @@ class Common:
         Work.objects.filter(func_path__endswith="ever").delete()
         assert len(run_work(most=50)) == 50
 
+    def test_retries_go_on_only_so_long(self) -> None:
+        enqueue(helped.fail_until, 9)
+        with pytest.raises(EndlessWork, match=r"2 attempts have run, of tests.helped.fail_until \(2 times\), and a retry still waits"):
+            run_work(retries=True, most=2)
+        assert (len(noted("attempt")), Work.objects.get().attempts, RunningWork.objects.count()) == (2, 2, 0)
+        with travel(timedelta(days=3)):
+            assert [(one.attempts, one.ended) for one in run_work(retries=True, most=1)] == [(3, True)]
+
     def test_bad_calls_are_refused(self) -> None:
         with pytest.raises(UnknownPool):
             run_work("nowhere")

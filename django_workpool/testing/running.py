@@ -49,7 +49,7 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
 
     Raises:
         UnknownPool: the settings do not name a pool.
-        EndlessWork: ``most`` attempts have run, and more works are due.
+        EndlessWork: ``most`` attempts have run, and more works are due, or with ``retries`` wait for another attempt.
         WorkFailed: with ``raises``, for a failure without an exception.
         WorkpoolError: called by a work, or a workpool_main leads the pools of this database.
     """
@@ -69,6 +69,8 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
             began = [stage.db.segment() for stage in stages]
             _run_due(stages, ran, raises=raises, retries=retries, most=most)
             goes_on = retries and _wait(stages, began, stack)
+            if goes_on and len(ran) >= most:
+                raise _endless(ran, most, "a retry still waits: are they to be so many?")
     return ran
 
 
@@ -114,11 +116,12 @@ def _refuse_endless(stages: list[Stage], ran: list[RanWork], most: int) -> None:
         )
         paths = due.values_list("func_path", flat=True).order_by("func_path").distinct()[:10]
         if paths:
-            often = ", ".join(f"{path} ({count} times)" for path, count in Counter(one.function for one in ran).most_common(3))
-            raise EndlessWork(
-                f"{most} attempts have run, of {often}, and still due is {', '.join(paths)}: does a work enqueue itself for ever? "
-                "If so many are meant, pass most=."
-            )
+            raise _endless(ran, most, f"still due is {', '.join(paths)}: does a work enqueue itself for ever?")
+
+
+def _endless(ran: list[RanWork], most: int, left: str) -> EndlessWork:
+    often = ", ".join(f"{path} ({count} times)" for path, count in Counter(one.function for one in ran).most_common(3))
+    return EndlessWork(f"{most} attempts have run, of {often}, and {left} If so many are meant, pass most=.")
 
 
 def _wait(stages: list[Stage], began: list[int], stack: ExitStack) -> bool:
