@@ -33,11 +33,12 @@ ROWS, TICKS_MAX = 64, 256
 ERROR_MAX = 500
 
 _ABLE = "p.enabled AND p.error = ''"
-#: For each pool with periodic works the first of their ticks, 0 where one is to be worked out. A scan: there are few rows.
+#: For each pool with periodic works the first of their ticks, 0 where one is to be worked out, and the last one that was enqueued. A scan:
+#: there are few rows.
 TICKS = Part(
     "ticks",
-    "SELECT p.pool AS pool, MIN(CASE WHEN p.next_ms IS NULL THEN 0 ELSE p.next_ms END) AS tick_ms FROM {Periodic} p "
-    f"WHERE {_ABLE} AND p.pool IN (SELECT i.pool FROM {{InternalState}} i) GROUP BY p.pool",
+    "SELECT p.pool AS pool, MIN(CASE WHEN p.next_ms IS NULL THEN 0 ELSE p.next_ms END) AS tick_ms, MAX(p.last_ms) AS last_ms "
+    f"FROM {{Periodic}} p WHERE {_ABLE} AND p.pool IN (SELECT i.pool FROM {{InternalState}} i) GROUP BY p.pool",
 )
 
 
@@ -67,9 +68,9 @@ class Plan(NamedTuple):
     dropped: tuple[int, int] | None = None
 
 
-def first_ticks(answers: Answers) -> dict[str, float]:
+def first_ticks(answers: Answers, now_ms: float) -> dict[str, float]:
     """Return for each pool with periodic works the database's time of their first tick; 0 for at once."""
-    return {pool: float(tick_ms) for pool, tick_ms in answers["ticks"]}
+    return {pool: 0.0 if (last_ms or 0) > now_ms + SET_BACK_MS else float(tick_ms) for pool, tick_ms, last_ms in answers["ticks"]}
 
 
 def tick(it: Iteration) -> None:
@@ -103,7 +104,9 @@ def remember(it: Iteration) -> None:
 def _due(it: Iteration) -> list[Row]:
     """Lock and return due rows, the latest first: what waits already can wait. Those that somebody changes now are passed over."""
     rows = lock_rows(Periodic, it.db.using, skip_locked=True).filter(pool=it.pool, enabled=True, error="")
-    rows = rows.filter(Q(next_ms=None) | Q(next_ms__lte=it.now_ms)).order_by(F("next_ms").desc(nulls_first=True), "id")
+    rows = rows.filter(Q(next_ms=None) | Q(next_ms__lte=it.now_ms) | Q(last_ms__gt=it.now_ms + SET_BACK_MS)).order_by(
+        F("next_ms").desc(nulls_first=True), "id"
+    )
     return [Row(*row) for row in rows.values_list(*Row._fields)[:ROWS]]
 
 
@@ -119,7 +122,7 @@ def _work_off(it: Iteration, row: Row, most: int) -> bool:
         rows.filter(id=row.id, next_ms=row.next_ms).update(error=text)
         it.emit("periodic_failed", "ERROR", name=row.name, error=text)
         return False
-    last_ms = plan.ticks[-1] if plan.ticks else row.last_ms
+    last_ms = plan.ticks[-1] if plan.ticks else None if _is_ahead(row, it.now_ms) else row.last_ms
     # Zero rows: somebody has changed it, and the next look finds what it says now.
     if not rows.filter(id=row.id, next_ms=row.next_ms, enabled=True).update(next_ms=plan.next_ms, last_ms=last_ms):
         return False
@@ -146,15 +149,20 @@ def _check(row: Row) -> None:
 def _plan(row: Row, now_ms: float, most: int) -> Plan:
     """Work out which ticks are to be enqueued, at most ``most``."""
     cron = Cron(row.cron, row.time_zone)
-    if row.next_ms is None:
-        known = row.last_ms is not None and row.last_ms <= now_ms + SET_BACK_MS
-        return Plan([], cron.after(max(now_ms, row.last_ms or 0) if known else now_ms))
+    # Before 1970: no clock has said that.
+    if row.next_ms is None or row.next_ms < 0 or _is_ahead(row, now_ms):
+        return Plan([], cron.after(now_ms if _is_ahead(row, now_ms) else max(now_ms, row.last_ms or 0)))
     tick, dropped = _first(row, cron, now_ms)
     ticks: list[int] = []
     while tick <= now_ms and len(ticks) < most:
         ticks.append(tick)
         tick = cron.after(tick)
     return Plan(ticks, tick, dropped)
+
+
+def _is_ahead(row: Row, now_ms: float) -> bool:
+    """Return whether the clock was too far ahead when the last tick was enqueued: neither that nor the next one means anything."""
+    return row.last_ms is not None and row.last_ms > now_ms + SET_BACK_MS
 
 
 def _first(row: Row, cron: Cron, now_ms: float) -> tuple[int, tuple[int, int] | None]:
