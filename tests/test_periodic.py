@@ -56,6 +56,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
+    # However busy the machine is.
+    monkeypatch.setattr(phase, "BUDGET", float("inf"))
     monkeypatch.setattr(type(database(USING)), "clock_ms_sql", property(lambda self: repr(clock.ms)))
     return clock
 
@@ -510,6 +512,8 @@ BROKEN = [
     {"fn_type": "callback"},
     {"priority": 3_000},
     {"missed": "some"},
+    {"retry": "nonsense"},
+    {"retry": '{"max_attempts": 3}'},
 ]
 
 
@@ -616,6 +620,25 @@ def test_many_rows_at_the_same_moment_are_enqueued_in_bounded_batches(loop: Loop
     while loop.iterate().again:
         counts.append(Work.objects.count())
     assert (counts, Work.objects.count()) == ([3, 6], 8)
+    assert {one.next_ms for one in Periodic.objects.all()} == {NOON + 2 * MINUTE}
+
+
+def test_many_rows_do_not_hold_up_works_that_wait(loop: Loop, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its time is over, an iteration starts works, and leaves the other rows to the next one."""
+    monkeypatch.setattr(phase, "BUDGET", 0.0)
+    loop.configure(1)
+    for number in range(3):
+        schedule(f"p{number}", functions.act, cron="* * * * *", time_zone="UTC")
+    while turn(loop, clock).again:
+        pass
+    clock.ms += MINUTE
+    waits = Workpool().enqueue(functions.act)
+    it = loop.iterate()
+    assert ([one.work_id for one in it.started], it.again, Work.objects.count()) == ([waits], True, 2)
+    turns = 1
+    while loop.iterate().again:
+        turns += 1
+    assert (turns, Work.objects.count()) == (2, 4)
     assert {one.next_ms for one in Periodic.objects.all()} == {NOON + 2 * MINUTE}
 
 

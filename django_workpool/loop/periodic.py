@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from django.db.models import F, Q
 
+from .. import serialization
 from ..database import Answers, Due, NewWork, Part
 from ..database.base import lock_rows
 from ..exceptions import InvalidWork
@@ -18,7 +19,7 @@ from ..failures import first_line
 from ..ids import new_work_id
 from ..models import Periodic
 from ..ticks import Cron, is_available
-from ..types import MAX_PRIORITY, MIN_PRIORITY, FnType, Lane, Missed
+from ..types import MAX_PRIORITY, MIN_PRIORITY, FnType, Lane, Missed, RetryBehavior
 from .context import Iteration
 
 #: Milliseconds after which a tick that nobody has enqueued was missed: longer than it takes another process to lead.
@@ -29,6 +30,8 @@ KEPT_MS = 7 * 24 * 3_600_000
 SET_BACK_MS = 24 * 3_600_000
 #: Rows taken in one iteration, and ticks enqueued of all of them together.
 ROWS, TICKS_MAX = 64, 256
+#: Seconds after which an iteration leaves the other rows to the next one: works that wait to be started are to have their turn.
+BUDGET = 0.05
 #: Characters of what the row's column of errors holds.
 ERROR_MAX = 500
 
@@ -85,11 +88,15 @@ def tick(it: Iteration) -> None:
         it.emit("periodic_failed", "ERROR", error="the library cronsim is not installed: pip install 'django_workpool[cron]'")
         return
     most = max(1, TICKS_MAX // max(1, len(rows)))
-    left = [_work_off(it, row, most) for row in rows]
+    left, until = [], time.monotonic() + BUDGET
+    for row in rows:
+        left.append(_work_off(it, row, most))
+        if time.monotonic() >= until:
+            break
     # What is due and locked by somebody is found by the watch's next look.
     ahead = f"SELECT MIN(p.next_ms) FROM {{Periodic}} p WHERE p.pool = %s AND {_ABLE} AND p.next_ms > %s"
     ((first,),) = it.db.fetch(ahead, [it.pool, it.now_ms])
-    more = any(left) or len(rows) == ROWS
+    more = any(left) or len(left) < len(rows) or len(rows) == ROWS
     it.again |= more
     it.ticks = (it.now_ms if more else first,)
 
@@ -144,6 +151,8 @@ def _check(row: Row) -> None:
         raise InvalidWork(f"the priority {row.priority} is not one from {MIN_PRIORITY} to {MAX_PRIORITY}")
     if row.missed not in list(Missed):
         raise InvalidWork(f"{row.missed!r} does not say what becomes of missed ticks")
+    if row.retry:
+        RetryBehavior.from_json(serialization.decode(row.retry))
 
 
 def _plan(row: Row, now_ms: float, most: int) -> Plan:
