@@ -4,6 +4,7 @@
 a thread of its own, as they never run the code of others. What does not fit is dropped and counted: signals are sent at most once.
 """
 
+import asyncio
 import logging
 import queue
 import threading
@@ -188,7 +189,11 @@ async def announce_async(run: Run) -> None:
     if is_heard(work_started):
         try:
             await work_started.asend_robust(None, **_started(run))
-        except Exception:
+        except BaseException:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # Not a receiver's own doing.
+                raise
             logger.exception("a receiver of a signal could not be called")
 
 
