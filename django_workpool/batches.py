@@ -56,7 +56,8 @@ class Told(NamedTuple):
 class WorkBatch:
     """A batch: what ``with batch(...)`` gives.
 
-    Inside of the block ``enqueue``, ``enqueue_many`` and ``using`` are those of its pool, for works of the batch.
+    Inside of the block ``enqueue``, ``enqueue_many`` and ``using`` are those of its pool, for works of the batch. After it they raise
+    ``InvalidWork``, as they do in another thread; ``cancel`` and ``status`` stay.
     """
 
     def __init__(self, pool: "Workpool", batch_id: uuid.UUID) -> None:

@@ -130,7 +130,7 @@ def cancel(pool: str, work_id: object) -> bool:
         return False
     using = conf.database_alias(pool)
     db = database(using)
-    segment = f"floor(({db.clock_ms_sql}) / 100)" if db.kicks else str(db.segment())
+    segment = f"floor(({db.clock_ms_sql}) / 100)" if db.leases else str(db.segment())
     with transaction.atomic(using=using, savepoint=False):
         inserted = db.execute(
             f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "

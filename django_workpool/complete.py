@@ -215,7 +215,7 @@ def _insert_completions(db: Database, ended: Sequence[tuple[Attempted, Verdict]]
     )
     db.execute(
         "INSERT INTO {PendingCompletion} (segment, work_id, pool, kind, follow) "
-        f"SELECT CAST(%s AS bigint), m.work_id, m.pool, m.kind, m.follow FROM {table}",
+        f"SELECT {db.whole('%s')}, m.work_id, m.pool, m.kind, m.follow FROM {table}",
         [segment, *params],
     )
 

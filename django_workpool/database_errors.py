@@ -17,6 +17,16 @@ _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03", "26000"})
 _CONFLICT_CODES = frozenset({5, 6})
 _CONFLICT_TEXTS = ("database is locked", "database table is locked", "database schema is locked")
 
+#: MariaDB and MySQL: lock wait timeout (MariaDB also for NOWAIT), deadlock, NOWAIT, a row that has changed since the snapshot.
+_CONFLICT_NUMBERS = frozenset({1205, 1213, 3572, 1020})
+#: The server shuts down, has closed or killed the session, or could not be reached, has too many sessions; 0: PyMySQL's closed connection.
+_LOSS_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1203, 1927, 2002, 2003, 2006, 2012, 2013, 2014, 2055, 3169, 4031})
+#: The server is read-only: by its options, or as a whole.
+_READ_ONLY_NUMBERS = frozenset({1290, 1836})
+#: Disk full, engine's errors, out of memory, too many transactions, told to stop, took too long, a cluster that is not ready.
+_PASSING_NUMBERS = frozenset({1021, 1030, 1037, 1038, 1041, 1047, 1114, 1135, 1180, 1206, 1226, 1317, 1412, 1615, 1637, 1969, 3024, 3100})
+_MISSING_NUMBERS = frozenset({1054, 1146})
+
 #: PostgreSQL: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout,
 #: idle_in_transaction_session_timeout, transaction_timeout. Class 08 is *connection exception* as a whole.
 _LOSS_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
@@ -64,15 +74,17 @@ _PASSING_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
 def is_conflict(exc: BaseException) -> bool:
     """Return whether the database refused ``exc``'s statement only because of others at work: again at once, it may succeed.
 
-    PostgreSQL: serialization failures, deadlocks, locks not available, prepared statements that are gone; SQLite: locked by another
-    connection.
+    PostgreSQL: serialization failures, deadlocks, locks not available, prepared statements that are gone; MariaDB and MySQL: deadlocks,
+    locks not available; SQLite: locked by another connection.
     """
     return guarded(_says_conflict, False, exc)
 
 
 def _says_conflict(exc: BaseException) -> bool:
     for error in _database_errors(exc):
-        state, code = getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None)
+        state, code, number = getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None), _number(error)
+        if number is not None:
+            return number in _CONFLICT_NUMBERS
         if state is not None:
             return state in _CONFLICT_STATES
         if isinstance(code, int):
@@ -92,7 +104,9 @@ def is_connection_loss(exc: BaseException) -> bool:
 
 def _says_loss(exc: BaseException) -> bool:
     for error in _database_errors(exc):
-        state = getattr(error, "sqlstate", None)
+        state, number = getattr(error, "sqlstate", None), _number(error)
+        if number is not None:
+            return number in _LOSS_NUMBERS
         if isinstance(state, str):
             return state in _LOSS_STATES or state.startswith("08")
         if type(error).__name__ in ("OperationalError", "InterfaceError", "PoolTimeout") and get_cause(error) is None:
@@ -113,7 +127,7 @@ def is_away(exc: BaseException) -> bool:
 def _says_that_the_session_is_over(exc: BaseException) -> bool:
     for error in _database_errors(exc):
         source = getattr(getattr(error, "diag", None), "source_function", None)
-        if getattr(error, "sqlstate", None) == _READ_ONLY_STATE or source == _REPLANS:
+        if _number(error) in _READ_ONLY_NUMBERS or getattr(error, "sqlstate", None) == _READ_ONLY_STATE or source == _REPLANS:
             return True
     return False
 
@@ -126,7 +140,9 @@ def lacks_table(exc: BaseException) -> bool:
 def _says_that_it_lacks(exc: BaseException) -> bool:
     # PostgreSQL: undefined_table, undefined_column.
     return any(
-        getattr(error, "sqlstate", None) in ("42P01", "42703") or text_of(error).startswith(("no such table", "no such column"))
+        _number(error) in _MISSING_NUMBERS
+        or getattr(error, "sqlstate", None) in ("42P01", "42703")
+        or text_of(error).startswith(("no such table", "no such column"))
         for error in _database_errors(exc)
     )
 
@@ -141,13 +157,26 @@ def may_pass(exc: BaseException) -> bool:
 
 def _says_it_may_pass(exc: BaseException) -> bool:
     for error in _database_errors(exc):
-        state = getattr(error, "sqlstate", None)
+        state, number = getattr(error, "sqlstate", None), _number(error)
+        if number is not None:
+            return number in _CONFLICT_NUMBERS | _LOSS_NUMBERS | _READ_ONLY_NUMBERS | _PASSING_NUMBERS
         if isinstance(state, str):
             return state[:2] in _PASSING_CLASSES
         if type(error).__name__ not in ("OperationalError", "InterfaceError", "InternalError"):
             # Django's wrapper has the class of the driver's error.
             return type(error).__name__ == "PoolTimeout"
     return next(_database_errors(exc), None) is not None
+
+
+def aborts_transaction(exc: BaseException) -> bool:
+    """Return whether the server has rolled the whole transaction back and then begins another: a deadlock on MariaDB or MySQL."""
+    return guarded(lambda error: any(_number(one) == 1213 for one in _database_errors(error)), False, exc)
+
+
+def _number(error: BaseException) -> int | None:
+    """Return the number of an error of MariaDB or MySQL: their drivers' errors have (number, text) for arguments."""
+    args = error.args
+    return args[0] if len(args) == 2 and type(args[0]) is int and isinstance(args[1], str) else None
 
 
 def _database_errors(exc: BaseException) -> Iterator[BaseException]:

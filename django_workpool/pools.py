@@ -89,11 +89,18 @@ class Workpool:
     @overload
     def enqueue_many(self, func: str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]: ...
     def enqueue_many(self, func: Callable[..., Any] | str, /, calls: Iterable[Call[Any]]) -> list[uuid.UUID]:
-        """Insert many calls of ``func``, all or none; return their ids in the same order. See ``enqueue``."""
+        """Insert many calls of ``func``, all or none; return their ids in the same order. Args and Raises are those of ``enqueue``.
+
+        ``calls`` are ``call(...)`` objects, one for each work: a thousand are one statement.
+        """
         return client.enqueue_calls(self.name, self._options, func, calls)
 
     def cancel(self, work_id: object) -> bool:
-        """Ask that a work is not started or retried any more, and tell it if it runs; return False if there is nothing to cancel."""
+        """Ask, in the caller's transaction, that a work is not started, retried or returned any more, and tell it if it runs.
+
+        Returns:
+            False if there is nothing to cancel: the work has ended, is unknown, of another pool, or is being canceled already.
+        """
         return client.cancel(self.name, work_id)
 
     def cancel_all(self) -> None:
@@ -101,15 +108,15 @@ class Workpool:
         client.cancel_all(self.name)
 
     def status(self, work_id: object) -> Status:
-        """Return where a work is; unknown work counts as finished.
+        """Return where a work is; unknown work counts as finished, without a result.
 
         Raises:
-            InvalidWork: ``work_id`` is not the id of a work.
+            InvalidWork: ``work_id`` is not the id of a work (a UUID, or its text).
         """
         return next(iter(client.status_many(self.name, [work_id]).values()))
 
     def status_many(self, work_ids: Iterable[object]) -> dict[uuid.UUID, Status]:
-        """Return where each of the works is, in a fixed number of statements for each thousand."""
+        """Return where each of the works is, by its id, in a fixed number of statements for each thousand. Raises what ``status`` does."""
         return client.status_many(self.name, work_ids)
 
     def batch(
@@ -123,6 +130,9 @@ class Workpool:
             on_complete: Called once when all its works have ended, whatever the outcome: an on_batch_complete function or its path.
             on_complete_context: JSON handed to it.
             name: A label.
+
+        Returns:
+            A context manager that gives a ``WorkBatch``.
 
         Raises:
             InvalidWork: a value cannot be taken.
@@ -141,7 +151,8 @@ class Workpool:
     def cancel_batch(self, batch_id: object) -> int:
         """Ask that the works of a batch that have not ended are not started or retried any more; return of how many.
 
-        Those that are being canceled already do not count. Its on_complete is called all the same, when all have ended.
+        Those that are being canceled already do not count; 0 if there is no such batch. Its on_complete is called all the same, when
+        all have ended.
         """
         return batches.cancel(self.name, batch_id)
 
@@ -244,13 +255,15 @@ def batch(
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
     """Make the single rows of the pools (of all pools that are in this database) where they are missing."""
     names = conf.pools_in(using) if pools is None else list(pools)
-    for name in names:
+    # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
+    there = set(RunStatus.objects.using(using).values_list("pool", flat=True)) if names else set()
+    for name in [name for name in names if name not in there]:
         limit = conf.pool(name).max_parallelism
         first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
         Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
         InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
         RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
-    if names:
+    if names and not Lead.objects.using(using).exists():
         Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
 
 

@@ -1,6 +1,6 @@
 """Figures: the report's rates, and what a pool holds now. Reads only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,8 @@ class Figures:
 
 #: Due rows of a lane among which the oldest one is looked for that is neither held nor canceled.
 OLDEST_AMONG = 1_000
+#: Pools that one statement counts for, where it has to name them.
+POOLS_AT_ONCE = 100
 
 _COUNT = "(SELECT COUNT(*) FROM (SELECT 1 FROM {%s} q WHERE q.pool = g.pool %s LIMIT %d) counted)"
 _OLDEST = (
@@ -124,10 +126,28 @@ def figures(db: Database, now: int, most: int, pools: Sequence[str] | None = Non
         "(SELECT MIN(c.segment) FROM {PendingCompletion} c WHERE c.pool = g.pool)",
         *(_OLDEST % (lane, now, OLDEST_AMONG) for lane in (0, 1)),
     ]
+    if not db.correlates:
+        return [_figures(row) for row in _one_by_one(db, columns, pools)]
     only = "" if pools is None else f"WHERE g.pool IN ({', '.join(['%s'] * len(pools)) or 'NULL'})"
     rows = db.fetch(
         f"SELECT {', '.join(columns)} FROM {{Globals}} g LEFT JOIN {{InternalState}} i ON i.pool = g.pool {only} ORDER BY g.pool",
         pools or (),
     )
+    return [_figures(row) for row in rows]
+
+
+def _one_by_one(db: Database, columns: Sequence[str], pools: Sequence[str] | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of ``figures``, where the counts must be told the name of each pool."""
+    if pools is None:
+        pools = [pool for (pool,) in db.fetch("SELECT pool FROM {Globals} ORDER BY pool")]
+    own, *counts = columns
+    one = f"SELECT {own}, {', '.join(counts).replace('g.pool', '%s')} FROM {{Globals}} g LEFT JOIN {{InternalState}} i ON i.pool = g.pool"
+    one = f"{one} WHERE g.pool = %s"
+    for start in range(0, len(pools), POOLS_AT_ONCE):
+        few = sorted(pools[start : start + POOLS_AT_ONCE])
+        yield from sorted(db.fetch(" UNION ALL ".join([one] * len(few)), [pool for pool in few for _ in range(one.count("%s"))]))
+
+
+def _figures(row: Sequence[Any]) -> Figures:
     names = ("pool", "max_parallelism", "progress", "waiting", "due", "completing", "canceling", "oldest_completion")
-    return [Figures(**dict(zip(names, row[:-2], strict=True)), oldest=(row[-2], row[-1])) for row in rows]
+    return Figures(**dict(zip(names, row[:-2], strict=True)), oldest=(row[-2], row[-1]))

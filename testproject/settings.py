@@ -1,5 +1,7 @@
 """Settings of the runnable project. Variables of the environment: DATABASE_URL, SECRET_KEY, DEBUG, ALLOWED_HOSTS, WORKPOOL_LOG_LEVEL."""
 
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,12 @@ def _database() -> dict[str, Any]:
         database = dict(env.db_url("DATABASE_URL"))
     if database["ENGINE"] == "django.db.backends.sqlite3":
         database["OPTIONS"] = {**SQLITE_OPTIONS, **database.get("OPTIONS", {})}
+    if database["ENGINE"] == "django.db.backends.mysql" and find_spec("MySQLdb") is None:
+        # In the place of mysqlclient, which is compiled where it is installed; Django then says itself what is missing.
+        with suppress(ImportError):
+            import pymysql  # type: ignore[import-untyped]
+
+            pymysql.install_as_MySQLdb()
     return database
 
 

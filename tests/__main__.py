@@ -2,6 +2,9 @@
 
 Most of its tests wait for processes: together the two take little longer than one. What SQLite's says is shown as it comes, what
 PostgreSQL's says after it. PostgreSQL is the one that DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
+
+``python -m tests --mariadb [pytest's arguments]`` runs it on MariaDB alone: the server that WORKPOOL_TEST_MARIADB names, or that is offered
+on this machine, else one of the run's own (see ``mariadb.py``). Where there is none it says so, and fails if REQUIRE_ALL is 1.
 """
 
 import os
@@ -23,10 +26,13 @@ from urllib.parse import quote
 
 import psycopg
 
+from . import mariadb
 from .postgres import ServerError, own_server
 
 #: What ``conftest.py`` says about the database, beside its version.
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
+#: Runs the suite on MariaDB instead of on the two others.
+ALONE = "--mariadb"
 #: How long pytest may take to end its tests' processes after an interrupt.
 INTERRUPT_SECONDS = 30
 
@@ -49,6 +55,8 @@ class Verdict:
 def main(arguments: list[str]) -> int:
     """Run both suites, print one line with both verdicts, and return the exit code."""
     signal.signal(signal.SIGTERM, _exit)
+    if ALONE in arguments:
+        return _run_on_mariadb([one for one in arguments if one != ALONE])
     with tempfile.TemporaryFile() as later, ThreadPoolExecutor(1) as beside:
         postgresql = beside.submit(_run_on_postgresql, arguments, later)
         try:
@@ -66,6 +74,18 @@ def main(arguments: list[str]) -> int:
             sys.stdout.flush()
     print(f"\n{'; '.join(map(str, verdicts))}", flush=True)
     return max(abs(verdict.returncode) for verdict in verdicts)
+
+
+def _run_on_mariadb(arguments: list[str]) -> int:
+    try:
+        with mariadb.server() as server:
+            verdict = _run(f"MariaDB {mariadb.version(server.url)} ({server.origin})", server.url, server.origin, arguments, None)
+    except ServerError as error:
+        required = os.environ.get("REQUIRE_ALL") == "1"
+        print(f"\nMariaDB: {'FAILED' if required else 'skipped'}: {error}", flush=True)
+        return int(required)
+    print(f"\n{verdict}", flush=True)
+    return abs(verdict.returncode)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

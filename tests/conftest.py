@@ -31,12 +31,28 @@ def pytest_report_header() -> str:
 def _version() -> str:
     if connection.vendor == "sqlite":
         return str(connection.Database.sqlite_version)
+    if connection.vendor == "mysql":
+        return _mysql_version()
     try:
         # Not through Django: the test database does not exist yet, and connecting is blocked outside of tests.
         with connection.Database.connect(**{**connection.get_connection_params(), "dbname": "postgres"}) as raw:
             return str(raw.execute("SHOW server_version").fetchone()[0]).split()[0]
     except connection.Database.Error as error:
         return f"of unknown version: {error}"
+
+
+def _mysql_version() -> str:
+    parameters = {name: value for name, value in connection.get_connection_params().items() if name != "database"}
+    try:
+        raw = connection.Database.connect(**parameters)
+    except connection.Database.Error as error:
+        return f"of unknown version: {error}"
+    try:
+        with raw.cursor() as cursor:
+            cursor.execute("SELECT VERSION()")
+            return str(cursor.fetchone()[0])
+    finally:
+        raw.close()
 
 
 @pytest.fixture(scope="session")
@@ -57,12 +73,13 @@ def test_database_url(django_db_setup: None) -> str:
     if connection.vendor == "sqlite":
         return f"sqlite:///{quote(str(settings['NAME']))}"
     user, password = (quote(str(settings[key]), safe="") for key in ("USER", "PASSWORD"))
+    scheme = "mysql" if connection.vendor == "mysql" else "postgres"
     place = f"{settings['HOST']}:{settings['PORT']}" if settings["PORT"] else settings["HOST"]
     if settings["HOST"].startswith("/"):
         # A folder of sockets goes into the path, the port does not fit there and comes as an option.
         port = f"?port={settings['PORT']}" if settings["PORT"] else ""
         return f"postgres://{user}:{password}@/{quote(settings['HOST'])}/{quote(str(settings['NAME']))}{port}"
-    return f"postgres://{user}:{password}@{place}/{quote(str(settings['NAME']))}"
+    return f"{scheme}://{user}:{password}@{place}/{quote(str(settings['NAME']))}"
 
 
 @dataclass

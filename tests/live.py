@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_workpool import Workpool
+from django_workpool.database import database
 from django_workpool.models import Archive, Attempt, PendingCancelation, PendingCompletion, PendingStart, RunningWork, Work
 from django_workpool.types import Lane
 
@@ -96,7 +97,7 @@ def database_clock() -> float:
     if connection.vendor == "sqlite":
         return time.time()
     with connection.cursor() as cursor:
-        cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
+        cursor.execute(f"SELECT ({database('default').clock_ms_sql}) / 1000")
         return float(cursor.fetchone()[0])
 
 

@@ -15,7 +15,13 @@ from django.utils import timezone, translation
 from django_workpool.execution.isolation import Isolation
 from django_workpool.execution.watch import session_state
 
-POSTGRESQL = connection.vendor == "postgresql"
+POSTGRESQL, MYSQL = connection.vendor == "postgresql", connection.vendor == "mysql"
+#: Changes a session in a way that ``session`` shows.
+CHANGES_SESSION = {
+    "postgresql": "SET search_path TO pg_catalog",
+    "mysql": "SET time_zone = '+09:00'",
+    "sqlite": "PRAGMA recursive_triggers = ON",
+}[connection.vendor]
 on_postgresql = pytest.mark.skipif(not POSTGRESQL, reason="the statement exists on PostgreSQL only")
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
@@ -66,6 +72,12 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 SETTINGS = ("search_path", "TimeZone", "default_transaction_isolation", "role", "session_authorization", "statement_timeout", "work_mem")
+MYSQL_SETTINGS = (
+    *(f"@@session.{name}" for name in ("time_zone", "sql_mode", "tx_isolation", "max_statement_time", "autocommit", "tx_read_only")),
+    "IS_USED_LOCK('left')",
+    "@left",
+    "DATABASE()",
+)
 
 
 def session() -> dict[str, Any]:
@@ -77,6 +89,13 @@ def session() -> dict[str, Any]:
         state["locks"] = sql("SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
         state["channels"] = sql("SELECT pg_listening_channels()")
         state["temporary"] = sql("SELECT relname FROM pg_class WHERE relpersistence = 't'")
+        return state
+    if MYSQL:
+        state = {name: sql(f"SELECT {name}") for name in MYSQL_SETTINGS}
+        try:
+            state["temporary"] = sql("SELECT count(*) FROM scratch")
+        except DatabaseError:
+            state["temporary"] = None
         return state
     pragmas = ("foreign_keys", "recursive_triggers", "cache_size", "busy_timeout", "query_only")
     state = {name: sql(f"PRAGMA {name}") for name in pragmas}
@@ -141,6 +160,9 @@ def set_locally() -> None:
             sql("SET CONSTRAINTS ALL IMMEDIATE")
             sql("SELECT set_config('statement_timeout', %s, true)", ["1s"])
             sql("SELECT pg_advisory_xact_lock(4711)")
+        elif MYSQL:
+            sql("SET STATEMENT max_statement_time = 5 FOR SELECT 1")
+            sql("SELECT id FROM isolation_probe LIMIT 0")
         else:
             sql("PRAGMA foreign_key_check")
             sql("PRAGMA table_info(isolation_probe)")

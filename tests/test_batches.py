@@ -439,7 +439,7 @@ def test_the_look_tells_of_each_pool_whether_a_batch_of_it_is_over() -> None:
     row("c", ended=True)
     row("unknown")
     db = database(USING)
-    for answers in (poll.look(db), one_by_one(db, poll.PARTS)):
+    for answers in (poll.look(db), one_by_one(db, poll.parts(db))):
         assert phase.opened(answers) == {"a": OpenBatches(2, False), "b": OpenBatches(2, True)}
         assert poll.due_segments(answers) == {"b": 0}
     assert is_drained(USING, ("a",)) and not is_drained(USING, None)

@@ -48,9 +48,10 @@ def bench(url: str, *arguments: str, change: str = "") -> "subprocess.CompletedP
 def databases() -> set[str]:
     if connection.vendor == "sqlite":
         return set()
+    names = "SELECT schema_name FROM information_schema.schemata" if connection.vendor == "mysql" else "SELECT datname FROM pg_database"
     with connection.cursor() as cursor:
-        cursor.execute("SELECT datname FROM pg_database WHERE datname LIKE 'bench_%%'", [])
-        return {name for (name,) in cursor.fetchall()}
+        cursor.execute(names)
+        return {name for (name,) in cursor.fetchall() if name.startswith("bench_")}
 
 
 def lines(output: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from django_workpool import Workpool, call
 from .conftest import ROOT
 from .live import Live, failures, live_main, result, results, texts, transactional_db, value, wait_for_quiet
 from .works.models import Counter, Event
-from .works.tasks import ended, leave_behind, look_around, note, raise_of_class
+from .works.tasks import UNCHANGED_SESSION, ended, leave_behind, look_around, note, raise_of_class
 
 __all__ = ["transactional_db"]
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -33,7 +33,7 @@ def test_next_function_finds_everything_as_after_a_start(live: Live, what: str) 
     assert value(looker) == {
         "autocommit": True,
         "in_atomic_block": False,
-        "session": "UTC" if connection.vendor == "postgresql" else "1",
+        "session": UNCHANGED_SESSION[connection.vendor],
         "zone": "UTC",
         "language": "en-us",
         "folder": str(ROOT),

@@ -186,7 +186,7 @@ def test_each_beat_says_whether_the_worker_takes_works() -> None:
     row = workers.register(USING, process=uuid.uuid4(), threads=1, coroutines=1, pools=None)
     part = workers.beating(USING, row.id, accepting=False)
     before = row.beat
-    assert database(USING).fetch(part.template, part.params) == [(row.id,)]
+    assert len(database(USING).ask(part)) == 1
     row.refresh_from_db()
     assert not row.accepting and 0 <= (row.beat - before).total_seconds() < 60
     again = workers.register(USING, process=uuid.uuid4(), threads=1, coroutines=1, pools=None, accepting=False)

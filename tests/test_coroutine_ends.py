@@ -148,7 +148,7 @@ def test_connection_of_the_shared_thread_is_closed_at_the_end(record: Record, wa
     in_turn(loop, record, wait_until, lambda: connection.ensure_connection() or raws.append(connection.connection))
     assert loop.stop(LONG)
     with pytest.raises(connection.Database.Error):
-        raws[0].execute("SELECT 1")
+        raws[0].cursor().execute("SELECT 1")
 
 
 def in_turn(loop: CoroutineExecutor, record: Record, wait_until: WaitUntil, *functions: Callable[[], Any]) -> list[Any]:

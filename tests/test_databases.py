@@ -255,12 +255,20 @@ def test_the_status_shows_all_databases(two: Two, main: MainProcess) -> None:
         assert [(worker["pools"], worker["capacity"]) for worker in one["workers"]] == [(None, 4)]
     table = two.command("workpool_status")
     assert table.wait(PATIENCE) == 0
-    assert table.output().count("all is well") == 2 and "database second\n" in table.output()
+    assert table.output().count("all is well") == 1 and "database second\n" in table.output()
     one = two.command("workpool_status", "--pool", "far", "--json")
     assert one.wait(PATIENCE) == 0
     assert [pool["pool"] for pool in json.loads(one.output())["pools"]] == ["far"]
     nowhere = two.command("workpool_status", "--pool", "nowhere")
     assert nowhere.wait(PATIENCE) == 2 and "There is no pool 'nowhere'" in nowhere.output()
+
+
+def test_the_last_lines_of_the_status_tell_of_all_databases(alone: Two) -> None:
+    """One that is well does not end the text with a word that hides the other."""
+    Workpool().enqueue(tasks.note, "nobody serves it")
+    shown = alone.command("workpool_status")
+    assert shown.wait(PATIENCE) == 1
+    assert "all is well" not in shown.output() and "\n\ndatabase default: pool default: no_worker: " in shown.output()
 
 
 def test_the_checks_ask_each_database(alone: Two) -> None:
@@ -394,4 +402,4 @@ def test_a_database_without_tables_ends_the_process_and_says_so(alone: Two, tmp_
     empty = {"SECOND_DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}
     main = alone.command("workpool_main", **empty)
     assert main.wait(PATIENCE) == 1
-    assert "Run: manage.py migrate" in main.output() and "Traceback" not in main.output()
+    assert f"Run: manage.py migrate --database {SECOND}" in main.output() and "Traceback" not in main.output()

@@ -17,6 +17,8 @@ from django_workpool.options import EnqueueOptions
 from django_workpool.pools import Workpool
 from django_workpool.types import RetryBehavior
 
+from .works import tasks
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(django_workpool.__file__).parent
 README = (ROOT / "README.md").read_text()
@@ -96,6 +98,28 @@ def test_the_example_of_the_manual_runs(monkeypatch: pytest.MonkeyPatch, setting
     exec(compile(enqueue, "README.md", "exec"), scope)  # noqa: S102
     status = Workpool().status(scope["work_id"])
     assert (status.state, Archive.objects.count()) == ("pending", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_example_of_a_batch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n([^`]*with batch.*?)```", README, re.DOTALL)
+    module = types.ModuleType("testproject.imports.example")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys.modules["testproject.imports"], "example", module, raising=False)
+    vars(module).update(read_file=tasks.note, paths=["a", "b"], first="c")
+    exec(compile(block, module.__name__, "exec"), module.__dict__)  # noqa: S102
+    status = vars(module)["b"].status()
+    assert (status.name, status.total, status.unfinished) == ("import 7", 3, 3)
+
+
+def test_links_inside_of_the_manual_lead_somewhere_and_its_contents_name_each_section() -> None:
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    headings = re.findall(r"^##+ (.*)$", prose, re.MULTILINE)
+    anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    linked = re.findall(r"\]\(#([^)]+)\)", prose)
+    assert set(linked) <= set(anchors)
+    contents = re.findall(r"\]\(#([^)]+)\)", prose.partition("\n## ")[0])
+    assert contents == anchors
 
 
 def test_the_level_of_events_follows_the_rows(caplog: pytest.LogCaptureFixture) -> None:

@@ -188,7 +188,7 @@ def test_connection_is_kept_between_runs_and_closed_at_the_end(threads: MakeThre
     assert executor.stop(LONG)
     assert raws[0] is raws[1]
     with pytest.raises(connection.Database.Error):
-        raws[0].execute("SELECT 1")
+        raws[0].cursor().execute("SELECT 1")
 
 
 @pytest.mark.django_db(transaction=True)

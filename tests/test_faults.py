@@ -8,13 +8,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
 from django.db import connection
 
 from django_workpool import RetryBehavior, Workpool, call
+from django_workpool.execution import workers
 from django_workpool.models import Archive, Lead, PendingStart, RunningWork, Work, Worker
+from django_workpool.runner import process as process_module
 from django_workpool.runner import service
 from django_workpool.runner.process import Options, Process
 
@@ -113,6 +116,24 @@ def in_process(transactional_db: None) -> Iterator[Callable[[], Process]]:
         process.signal()
         thread.join(PATIENCE)
         assert not thread.is_alive()
+
+
+def test_a_signal_while_the_worker_is_registered_leaves_no_row(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody beats such a row: it would look like a worker that has died."""
+    process = Process("default", Options(threads=1, pools=None, drain=False, grace=0))
+    register, registered = workers.register, []
+
+    def late(*args: Any, **kwargs: Any) -> Worker:
+        process.signal()
+        wait_until(lambda: process.clerk.silent)
+        registered.append(register(*args, **kwargs))
+        return registered[0]
+
+    monkeypatch.setattr(workers, "register", late)
+    monkeypatch.setattr(process_module, "HURRY", PATIENCE)
+    assert process.run() == 0
+    wait_until(lambda: registered)
+    assert not Worker.objects.exists()
 
 
 def test_threads_that_cannot_be_started_lose_no_work(

@@ -11,7 +11,22 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone, translation
 
-from .stage import POSTGRESQL, Stage, insert, kept, leave_atomic_block, on_postgresql, report, rows, session, sql, tenant, warnings_in
+from .stage import (
+    CHANGES_SESSION,
+    MYSQL,
+    POSTGRESQL,
+    Stage,
+    insert,
+    kept,
+    leave_atomic_block,
+    on_postgresql,
+    report,
+    rows,
+    session,
+    sql,
+    tenant,
+    warnings_in,
+)
 
 
 @pytest.fixture
@@ -51,7 +66,7 @@ def leave_raw_transaction() -> None:
 
 def leave_driver_transaction() -> None:
     connection.ensure_connection()
-    raw = connection.connection
+    raw = connection.connection.cursor()
     raw.execute("BEGIN")
     raw.execute("INSERT INTO isolation_probe (id) VALUES (1)")
 
@@ -190,6 +205,20 @@ SESSION_STATEMENTS = (
     ]
     if POSTGRESQL
     else [
+        "SET time_zone = '+09:00'",
+        "set @@session.sql_mode = ''",
+        "SET LOCAL max_statement_time = 17",
+        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "set session transaction read only",
+        "SELECT GET_LOCK('left', 0)",
+        "SELECT @left := 1",
+        "SELECT 1 INTO @left",
+        "SELECT 1 /*! INTO @left */",
+        "USE information_schema",
+        "CREATE TEMPORARY TABLE scratch (id int)",
+    ]
+    if MYSQL
+    else [
         "PRAGMA foreign_keys = OFF",
         "pragma main.cache_size(17)",
         "PRAGMA query_only=1",
@@ -211,13 +240,12 @@ def test_changed_session_is_not_seen_by_the_next_function(stage: Stage, caplog: 
 
 def test_changed_session_of_a_connection_opened_by_the_function(stage: Stage) -> None:
     """The first function of a thread opens its connection itself: it is watched all the same."""
-    statement = "SET search_path TO pg_catalog" if POSTGRESQL else "PRAGMA recursive_triggers = ON"
     other = Stage()
     try:
         fresh = other.run(session)
     finally:
         other.leave()
-    stage.run(sql, statement)
+    stage.run(sql, CHANGES_SESSION)
     assert stage.run(session) == fresh
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import DatabaseError, connection, connections, transaction
 
 from .stage import (
-    POSTGRESQL,
+    CHANGES_SESSION,
     WELL_BEHAVED,
     Stage,
     insert,
@@ -123,9 +123,8 @@ def test_surrounding_transaction_that_is_unharmed(stage: Stage, probe: None) -> 
 
 def test_hooks_on_commit_are_isolated_too(stage: Stage, probe: None) -> None:
     """What a mutation's on_commit hook leaves behind is put right with the function."""
-    statement = "SET search_path TO pg_catalog" if POSTGRESQL else "PRAGMA recursive_triggers = ON"
     fresh = stage.run(report)
-    assert in_transaction(stage, lambda: transaction.on_commit(lambda: sql(statement))) == (None, True)
+    assert in_transaction(stage, lambda: transaction.on_commit(lambda: sql(CHANGES_SESSION))) == (None, True)
     assert stage.run(report) == fresh
 
 

@@ -146,10 +146,11 @@ def test_slot_that_becomes_free(live: Live) -> None:
     """In a full pool the next work starts when one has ended, not at the next poll."""
     Workpool().configure(max_parallelism=1)
     try:
-        ids = Workpool().enqueue_many(nap, [call(0.02)] * 15)
+        ids = Workpool().enqueue_many(nap, [call(0.1)] * 15)
         ended = sorted(results(ids), key=lambda one: one.finished)
         gaps = sorted(after.started.timestamp() - before.finished.timestamp() for before, after in pairwise(ended) if after.started)
-        assert gaps[0] > -0.01, "one at a time"
+        # The time of a start is that of the iteration that has ended the one before, which is written a statement later.
+        assert gaps[0] > -0.05, "one at a time"
         assert gaps[11] < SLACK, gaps
     finally:
         Workpool().configure(max_parallelism=10)

@@ -37,7 +37,7 @@ from .works.processes import (
     where_query,
     write_line,
 )
-from .works.tasks import ended, hold, leave_behind, look_around, nap, raise_of_class
+from .works.tasks import UNCHANGED_SESSION, ended, hold, leave_behind, look_around, nap, raise_of_class
 
 __all__ = ["transactional_db"]
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -130,7 +130,7 @@ def test_next_function_finds_everything_as_after_a_start(live: Live) -> None:
         assert value(Workpool().enqueue(leave_behind, what)) == 1
     for found in [value(one) for one in Workpool().enqueue_many(look_around, [call()] * 3)]:
         assert (found["autocommit"], found["uncommitted"], found["language"], found["zone"]) == (True, 0, "en-us", "UTC")
-        assert found["session"] == ("UTC" if connection.vendor == "postgresql" else "1")
+        assert found["session"] == UNCHANGED_SESSION[connection.vendor]
     assert "left the working directory" in live.main.output()
 
 

@@ -180,7 +180,7 @@ def test_the_levels_of_pools_follow_their_rows(main: Main) -> None:
 
 def test_a_worker_whose_row_is_gone_begins_again(main: Main) -> None:
     old = main.watcher.worker_id
-    Worker.objects.all().delete()
+    Worker.objects.filter(id=old).delete()
     main.pulse()
     assert main.watcher.worker_id != old
     assert Worker.objects.get().id == main.watcher.worker_id
@@ -226,7 +226,7 @@ def test_the_queues_of_many_pools_are_found_whatever_they_hold() -> None:
     PendingCancelation.objects.bulk_create([PendingCancelation(work_id=uuid.uuid4(), pool=name, segment=4) for name in ("e", "f")])
     db = database(USING)
     assert poll.due_segments(poll.look(db)) == {"a": 5, "b": 3, "c": 0, "e": 0, "f": 0}
-    assert one_by_one(db, poll.PARTS) == poll.look(db)
+    assert one_by_one(db, poll.parts(db)) == poll.look(db)
 
 
 def test_what_was_brought_does_not_take_the_place_of_what_was_read_later() -> None:

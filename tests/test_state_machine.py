@@ -1,12 +1,13 @@
 """Every transition of the composite state of one work, by the names of the contract's table. No-ops: test_state_noops."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.core.management import call_command
 from django.db import connection
 
 from django_workpool import RetryBehavior, Workpool
@@ -208,11 +209,28 @@ def test_running_processes_do_not_mind_columns_that_a_deploy_adds(loop: Loop) ->
     names = {column.column for table in tables for column in table.fields}
     names |= {"token", "begun", "result", "ran_on", "place", "item", "ms", "key"}
     act(loop)
+    quote = connection.ops.quote_name
+    added = {
+        quote(table.db_table): [quote(name) for name in sorted(names - {column.column for column in table.fields})] for table in tables
+    }
+    if connection.features.can_rollback_ddl:
+        execute(f"ALTER TABLE {table} ADD COLUMN {name} integer" for table, new in added.items() for name in new)
+        act(loop)
+        return
+    execute(f"ALTER TABLE {table} {', '.join(f'ADD COLUMN {name} integer' for name in new)}" for table, new in added.items())
+    try:
+        act(loop)
+    finally:
+        # What was altered has been committed, and all that the test had written before.
+        execute(f"ALTER TABLE {table} {', '.join(f'DROP COLUMN {name}' for name in new)}" for table, new in added.items())
+        call_command("flush", interactive=False, verbosity=0)
+        execute(["COMMIT"])
+
+
+def execute(statements: Iterable[str]) -> None:
     with connection.cursor() as cursor:
-        for table in tables:
-            for name in sorted(names - {column.column for column in table.fields}):
-                cursor.execute(f'ALTER TABLE "{table.db_table}" ADD COLUMN "{name}" integer')
-    act(loop)
+        for statement in statements:
+            cursor.execute(statement)
 
 
 def act(loop: Loop) -> None:

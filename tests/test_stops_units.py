@@ -144,11 +144,14 @@ def test_what_a_receiver_raises_before_a_coroutine_changes_nothing(error: type[B
     finally:
         loop.close()
         signals.work_started.disconnect(receive)
-    assert "a receiver" in caplog.text
+    # Newer versions of Django take a receiver's own CancelledError for the receiver's end.
+    assert "a receiver" in caplog.text or error is asyncio.CancelledError
 
 
 async def announced() -> str:
     await announce_async(a_run(1))
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling()
     return "went on"
 
 

@@ -15,6 +15,10 @@ PATIENCE = 100
 
 SETTINGS = """
     import environ
+    from importlib.util import find_spec
+    if find_spec("MySQLdb") is None and find_spec("pymysql") is not None:
+        import pymysql
+        pymysql.install_as_MySQLdb()
     SECRET_KEY = "x"
     USE_TZ = True
     INSTALLED_APPS = ["django_workpool", "shop"]

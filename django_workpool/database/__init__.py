@@ -32,4 +32,8 @@ def database(using: str) -> Database:
         from .sqlite import SQLite
 
         return SQLite(using)
-    raise WorkpoolSettingsError(f"The pool's database {using!r} is {vendor}: PostgreSQL and SQLite are supported.")
+    if vendor == "mysql":
+        from .mysql import MySQL
+
+        return MySQL(using)
+    raise WorkpoolSettingsError(f"The pool's database {using!r} is {vendor}: PostgreSQL, MariaDB, MySQL and SQLite are supported.")

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from ..segments import floor_segment
 from ..types import Attempted
+from .dialect import Dialect
 from .parts import Part
 from .rows import Condition, Due, NewWork, Sent, Start
 from .watch import Hint, Watch
@@ -28,7 +29,7 @@ def _fill(template: str, vendor: str) -> str:
     return template.format_map({model.__name__: quote(model._meta.db_table) for model in apps.get_app_config("workpool").get_models()})
 
 
-class Database(ABC):
+class Database(Dialect, ABC):
     """One database, as the rooms see it. Statements name tables as ``{Model}``."""
 
     vendor: ClassVar[str]
@@ -36,6 +37,8 @@ class Database(ABC):
     kicks: ClassVar[bool]
     #: Whether ``insert_work`` is one statement: all or nothing by itself.
     inserts_at_once: ClassVar[bool] = False
+    #: Whether subqueries can do with the row that they are asked for what they do with a constant: name it in their FROM, and find a range.
+    correlates: ClassVar[bool] = True
     #: Whether the lead is a lease that must be renewed, or a lock that lasts as long as its process.
     leases: ClassVar[bool]
     #: Behind a SELECT: lock its rows, leaving out those that somebody else holds (where one writer shuts out all others, it has them).
@@ -102,17 +105,13 @@ class Database(ABC):
         """Return a statement that takes the time to be ``ahead_ms`` later, where it asks the server for it."""
         return statement
 
+    def ask(self, part: Part) -> list[tuple[Any, ...]]:
+        """Send a part by itself, and return its rows."""
+        return self.fetch(part.template, part.params)
+
     @abstractmethod
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         """Return a condition "``column`` is one of ``values``", and its one parameter."""
-
-    def uuid_param(self, value: uuid.UUID) -> Any:
-        """Return a UUID as a statement's parameter."""
-        return value
-
-    def read_uuid(self, value: Any) -> uuid.UUID:
-        """Return a UUID as a statement's result holds it."""
-        return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
 
     def for_update(self, *of: str, nowait: bool = False) -> str:
         """Return SQL for the end of a SELECT that locks its rows; nothing where a transaction locks all.
@@ -125,10 +124,6 @@ class Database(ABC):
         if not features.has_select_for_update:
             return ""
         return str(self.connection.ops.for_update_sql(nowait=nowait, of=of if features.has_select_for_update_of else ()))
-
-    def with_uuids(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
-        """Return rows with a UUID in a column that holds one."""
-        return rows
 
     def all_or_nothing(self, inserts: int) -> AbstractContextManager[None]:
         """Return a block in which so many calls of ``insert_work`` take effect together or not at all, in or outside a transaction."""

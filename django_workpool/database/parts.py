@@ -52,7 +52,7 @@ def one_by_one(db: "Database", parts: Iterable[Part]) -> Answers:
     for part in sorted(parts, key=lambda part: part.changes):
         if part.changes or not waited:
             try:
-                answers[part.name] = db.fetch(part.template, part.params)
+                answers[part.name] = db.ask(part)
             except OperationalError as error:
                 tell_wait(error)
                 waited = True

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Hint:
     """Something that probably happened. Whoever loses one finds the rows at its next poll."""
 
-    #: "pool" (look at its queues), "ended" (the same, soon: a slot of this process is free), "late" (look behind the cursor too),
-    #: "worker" (look at its running rows), "canceled" (look at which of its works are canceled),
+    #: "pool" (look at its queues, without a name at those of all pools), "ended" (the same, soon: a slot of this process is free),
+    #: "late" (look behind the cursor too), "worker" (look at its running rows), "canceled" (look at which of its works are canceled),
     #: "lead" (the lead is free, or a worker has come or gone), "changed" (anything).
     kind: str
     name: str = ""

@@ -166,7 +166,11 @@ class Isolation:
 
     def adopt(self, connection: BaseDatabaseWrapper) -> None:
         """Learn of a connection that was opened on this thread."""
-        if connection in self._watches or not _is_shared(connection):
+        if connection in self._watches:
+            # What Django itself sends to a new session is none of the function's doing.
+            self._watches[connection].tainted = False
+            return
+        if not _is_shared(connection):
             return
         for other in [other for other in self._watches if other.alias == connection.alias]:
             # It has been replaced in ``connections``: nobody is given it any more.

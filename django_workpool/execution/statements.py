@@ -62,18 +62,40 @@ _TRANSACTION_STATEMENT = re.compile(
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 
+# What MariaDB and MySQL do otherwise. SET LOCAL is for the session there, and what SET TRANSACTION says waits for the next one, whosever it
+# is; variables of the session are assigned in any statement, and comments may be none. SET STATEMENT ends with its statement.
+_MYSQL_SESSION = re.compile(
+    rf"""(?:\A|;){_BLANK}(?:
+        set\b(?!\s+statement\b)
+      | (?:handler|flush|change|install|xa|lock|unlock)\b
+    ) | := | \binto\s+@ | /\*[!M] | \brelease_all_locks\s*\(""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+# These commit what was open, without a word.
+_MYSQL_TRANSACTION = re.compile(
+    rf"""\A{_BLANK}(?:
+        begin\b | start\s+transaction\b | set\s+(?:@@)?(?:session\W)?\s*autocommit\b | truncate\b | rename\b | grant\b | revoke\b
+      | analyze\b | optimize\b | repair\b | lock\b | unlock\b | flush\b | xa\b
+      | (?:create|drop)\s+(?:or\s+replace\s+)?(?!(?:or\s+replace\s+)?temporary\b) | alter\b
+    )""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+_MYSQL_MARKS = (*_MARKS, ":=", "@", "/*")
 
-def effect_of(sql: Any, cursor: Any) -> Effect:
+
+def effect_of(sql: Any, cursor: Any, mysql: bool = False) -> Effect:
     """Return what ``sql`` does to the session.
 
     Args:
         sql: a statement as Django's cursors take it: text, or an object of the driver's that composes one.
         cursor: the driver's cursor, which such an object needs.
+        mysql: whether it is for MariaDB or MySQL.
     """
     text = sql if isinstance(sql, str) else _composed(sql, cursor)
     if text is None:
         return Effect.SESSION
-    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _read(text)
+    read, remembered = (_read_mysql, _remembered_mysql) if mysql else (_read, _remembered)
+    return remembered(text) if len(text) <= REMEMBERED_LENGTH else read(text)
 
 
 def _read(text: str) -> Effect:
@@ -88,7 +110,21 @@ def _read(text: str) -> Effect:
     return effect
 
 
-_remembered = lru_cache(REMEMBERED)(_read)
+def _read_mysql(text: str) -> Effect:
+    lowered = text.lower()
+    if lowered.startswith(_PLAIN) and not any(mark in lowered for mark in _MYSQL_MARKS):
+        return Effect.NONE
+    effect = _read(text)
+    if text.startswith("SET STATEMENT "):
+        effect = Effect.NONE
+    if _MYSQL_SESSION.search(text):
+        effect |= Effect.SESSION
+    if _MYSQL_TRANSACTION.match(text):
+        effect |= Effect.TRANSACTION
+    return effect
+
+
+_remembered, _remembered_mysql = lru_cache(REMEMBERED)(_read), lru_cache(REMEMBERED)(_read_mysql)
 
 
 def _composed(sql: Any, cursor: Any) -> str | None:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Self
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..database.mysql_sessions import is_mysql
+from ..database_errors import aborts_transaction
 from .statements import Effect, effect_of
 
 
@@ -39,13 +41,17 @@ _LIBPQ_STATES = {0: Session.IDLE, 1: Session.OPEN, 2: Session.OPEN, 3: Session.A
 def session_state(raw: Any) -> Session:
     """Return the state of the driver's connection ``raw``; no round trip."""
     try:
-        if raw is None or getattr(raw, "closed", False):
+        if raw is None or getattr(raw, "closed", False) or not getattr(raw, "open", True):
             return Session.CLOSED
         libpq = getattr(raw, "pgconn", None)
         if libpq is not None:
             return _LIBPQ_STATES.get(int(libpq.transaction_status), Session.CLOSED)
         if hasattr(raw, "in_transaction"):
             return Session.OPEN if raw.in_transaction else Session.IDLE
+        # PyMySQL keeps what the server said last: SERVER_STATUS_IN_TRANS. mysqlclient does not.
+        status = getattr(raw, "server_status", None)
+        if isinstance(status, int):
+            return Session.OPEN if status & 1 else Session.IDLE
     except Exception:
         # SQLite's says no more than this of a closed connection.
         return Session.CLOSED
@@ -54,7 +60,8 @@ def session_state(raw: Any) -> Session:
 
 def has_news(raw: Any) -> bool:
     """Return whether the server has sent something nobody asked for: a farewell most of the time. No round trip."""
-    fileno: Callable[[], int] | None = getattr(raw, "fileno", None)
+    # PyMySQL has a socket, the others have its number.
+    fileno: Callable[[], int] | None = getattr(raw, "fileno", None) or getattr(getattr(raw, "_sock", None), "fileno", None)
     if fileno is None:
         return False
     try:
@@ -119,7 +126,7 @@ class SessionWatch:
     """A connection of this thread, watched from ``begin`` to ``end``, and more closely since ``mark``."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self.connection = connection
+        self.connection, self._mysql = connection, is_mysql(connection)
         #: Whether the connection is inside the transaction of whoever called ``begin``: then it is not ours to reset.
         self.borrowed = False
         #: Whether the session was changed.
@@ -129,7 +136,7 @@ class SessionWatch:
         self._others: list[Any] | None = None
         self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()
         self._begun = self._mark = _Mark()
-        self._used = False
+        self._used = self._opened = False
         self._ended_transaction = False
 
     def begin(self, *, opened: bool = False) -> None:
@@ -180,14 +187,26 @@ class SessionWatch:
         """See a statement on its way: what Django calls an execute wrapper."""
         if self._watching and not self._paused:
             self._see(sql, context["cursor"].cursor)
+            if self._mysql:
+                return self._execute_on_mysql(execute, sql, params, many, context)
         return execute(sql, params, many, context)
+
+    def _execute_on_mysql(self, execute: Callable[..., Any], *args: Any) -> Any:
+        """Execute, and see what the text does not tell: a deadlock undoes the whole transaction, and the next statement begins another."""
+        try:
+            return execute(*args)
+        except BaseException as error:
+            self._ended_transaction = self._ended_transaction or aborts_transaction(error)
+            raise
+        finally:
+            self._opened = self._opened or session_state(self.connection.connection) is Session.OPEN
 
     def _see(self, sql: Any, cursor: Any) -> None:
         self._used = True
         if getattr(cursor, "name", None):
             # On the server, where it stays open until it is closed.
             self._cursors.add(cursor)
-        effect = effect_of(sql, cursor)
+        effect = effect_of(sql, cursor, mysql=self._mysql)
         if effect:
             self.tainted = self.tainted or Effect.SESSION in effect
             self._ended_transaction = self._ended_transaction or Effect.TRANSACTION in effect
@@ -221,7 +240,7 @@ class SessionWatch:
 
     def mark(self) -> None:
         """Remember the transaction as it is now, for ``leftovers``."""
-        self._used = self._ended_transaction = False
+        self._used = self._opened = self._ended_transaction = False
         self._mark = _Mark.of(self.connection)
 
     def leftovers(self) -> str | None:
@@ -230,8 +249,9 @@ class SessionWatch:
             left = self._open_transaction()
             return f"left {left}" if left else None
         damage = self._mark.damage(self.connection)
-        # A transaction that was not yet sent to the server is idle until the first statement.
-        if damage is None and (self._ended_transaction or self._used and session_state(self._mark.raw) is Session.IDLE):
+        # A transaction that was not yet sent to the server is idle until the first statement; MariaDB's until the first that needs one.
+        used = self._opened if self._mysql else self._used
+        if damage is None and (self._ended_transaction or used and session_state(self._mark.raw) is Session.IDLE):
             damage = "ended the transaction with a statement of its own"
         return damage
 

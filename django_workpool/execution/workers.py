@@ -58,7 +58,9 @@ def register(
             beat=now,
         )
         # Not create(): the project's receivers of signals have no business in here.
-        return Worker.objects.using(using).bulk_create([row])[0]
+        Worker.objects.using(using).bulk_create([row])
+        # MySQL does not tell the id of a row that was inserted so.
+        return row if row.pk is not None else Worker.objects.using(using).get(process=process)
 
 
 def _keep_functions(using: str) -> str:
@@ -135,7 +137,7 @@ def unregister(using: str, worker_id: int) -> None:
         idle = "NOT EXISTS (SELECT 1 FROM {RunningWork} r WHERE r.worker_id = {Worker}.id)"
         if not db.execute(f"DELETE FROM {{Worker}} WHERE id = %s AND {idle}", [worker_id]):
             return
-        db.execute("DELETE FROM {FunctionSet} WHERE digest NOT IN (SELECT function_set FROM {Worker})")
+        db.execute("DELETE FROM {FunctionSet} WHERE digest > '' AND digest NOT IN (SELECT function_set FROM {Worker})")
     db.forget_worker(worker_id)
 
 

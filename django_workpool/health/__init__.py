@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from django.db.utils import Error
+from django.db.utils import DEFAULT_DB_ALIAS, Error
 
 from ..database import Watch, database
 from ..database_errors import lacks_table
@@ -92,6 +92,11 @@ def look(using: str, pools: Sequence[str] | None = None) -> Health:
         raise Unasked(f"The database {using!r} has not answered within {TIMEOUT:.0f} s.") from error
 
 
+def migrate_command(using: str) -> str:
+    """Return what makes the tables in a database."""
+    return "manage.py migrate" if using == DEFAULT_DB_ALIAS else f"manage.py migrate --database {using}"
+
+
 def _look_here(using: str, pools: Sequence[str] | None) -> Health:
     try:
         watch = database(using).watch()
@@ -102,7 +107,7 @@ def _look_here(using: str, pools: Sequence[str] | None) -> Health:
     except (Error, OSError, WorkpoolSettingsError) as error:
         said = " ".join(str(error).split())
         if lacks_table(error):
-            raise Unasked(f"The pool's tables in the database {using!r} cannot be read ({said}). Run: manage.py migrate") from error
+            raise Unasked(f"The pool's tables in the database {using!r} cannot be read ({said}). Run: {migrate_command(using)}") from error
         raise Unasked(f"The database {using!r} cannot be asked: {said}") from error
 
 

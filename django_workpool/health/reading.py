@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from django.db.models import Count, Min
+from django.db.models.expressions import RawSQL
 
 from .. import conf, serialization, stats
 from ..database import Database
@@ -146,7 +147,9 @@ class Look:
 
     def _held_works(self) -> dict[str, Held]:
         using = self.db.using
-        first = Work.objects.using(using).filter(held_since__isnull=False, canceled=False).values("id")[: stats.COUNT_MAX]
+        # Not every database takes a LIMIT behind an IN, but one further inside.
+        held = f"SELECT id FROM {{Work}} WHERE held_since IS NOT NULL AND NOT canceled LIMIT {stats.COUNT_MAX}"
+        first = RawSQL(self.db.sql(f"SELECT f.id FROM ({held}) f"), ())  # noqa: S611
         groups = Work.objects.using(using).filter(id__in=first).values("pool", "func_path").annotate(n=Count("id"), since=Min("held_since"))
         found: dict[str, Held] = {}
         for group in groups.order_by("pool", "func_path"):

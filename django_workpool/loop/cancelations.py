@@ -34,10 +34,10 @@ def cancel(it: Iteration) -> None:
     if not it.canceling:
         return
     cursor = it.memory.cancelations
+    behind, position = it.db.after("", cursor.start(it.depth))
     rows = it.db.fetch(
-        "SELECT id, segment, work_id FROM {PendingCancelation} WHERE pool = %s AND (segment, id) > (%s, %s) "
-        f"ORDER BY segment, id LIMIT {PAGE}",
-        [it.pool, *cursor.start(it.depth)],
+        f"SELECT id, segment, work_id FROM {{PendingCancelation}} WHERE pool = %s AND {behind} ORDER BY segment, id LIMIT {PAGE}",
+        [it.pool, *position],
     )
     if not rows:
         return
@@ -94,10 +94,11 @@ def _cancel_page(it: Iteration, wish: Wish, room: int) -> list[Wish]:
     position, passed = it.memory.pages.get(wish.id, (BEGINNING, False))
     covers = PendingCancelation.objects.using(it.db.using).filter(id=wish.id).values("created_up_to")
     up_to = covers[0]["created_up_to"]
+    behind, params = it.db.after("s.", position)
     rows = it.db.fetch(
-        "SELECT s.segment, s.id, s.work_id FROM {PendingStart} s WHERE s.pool = %s AND s.lane = %s AND (s.segment, s.id) > (%s, %s) "
+        f"SELECT s.segment, s.id, s.work_id FROM {{PendingStart}} s WHERE s.pool = %s AND s.lane = %s AND {behind} "
         f"ORDER BY s.segment, s.id LIMIT {room}",
-        [it.pool, Lane.WORK, *position],
+        [it.pool, Lane.WORK, *params],
     )
     covered = set(
         Work.objects.using(it.db.using)

@@ -66,10 +66,11 @@ def retire(it: Iteration) -> None:
 def _read(it: Iteration) -> list[Ended]:
     if not it.completing:
         return []
+    behind, position = it.db.after("", it.memory.completions.start(it.depth))
     rows = it.db.fetch(
-        "SELECT work_id, kind, follow, segment, id FROM {PendingCompletion} WHERE pool = %s AND (segment, id) > (%s, %s) "
+        f"SELECT work_id, kind, follow, segment, id FROM {{PendingCompletion}} WHERE pool = %s AND {behind} "
         f"ORDER BY segment, id LIMIT {BATCH}",
-        [it.pool, *it.memory.completions.start(it.depth)],
+        [it.pool, *position],
     )
     it.again |= len(rows) == BATCH
     return [Ended(it.db.read_uuid(row[0]), *row[1:]) for row in rows]

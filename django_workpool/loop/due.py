@@ -3,11 +3,13 @@
 import uuid
 from typing import NamedTuple
 
-from ..database.rows import PROBE
 from ..types import MAX_PRIORITY, MIN_PRIORITY, Lane
 from . import retries
 from .context import Iteration
 from .memory import BUFFER, Depth, Position
+
+#: In the order in which things are started; the other index of the table would walk what is due of all priorities.
+INDEX = "workpool_start_due"
 
 
 class Due(NamedTuple):
@@ -42,15 +44,20 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     """
     if it.depth is Depth.EXACT:
         return it.memory.active
-    since = 0 if it.depth is Depth.BEHIND else it.now - BUFFER
-    # With an OFFSET it stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
+    # Where a probe finds no range it must not pass over what is older: that is among the known ones.
+    since = 0 if it.depth is Depth.BEHIND or not it.db.correlates else it.now - BUFFER
+    # A value, not an EXISTS, stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
     # in the other one it would look through all that is due for each priority. A lane without anything due, as that of callbacks
     # mostly is, costs one probe instead of one for each priority.
-    due = "SELECT 1 FROM {PendingStart} s WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s AND s.segment <= %s "
-    lanes = f"SELECT value FROM {it.db.numbers(0, 1)} lane WHERE EXISTS ({due.replace('{priority}', '')}ORDER BY s.segment {PROBE})"
+    due = (
+        "(SELECT s.segment FROM {{PendingStart}} s {by} WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s "
+        "ORDER BY s.segment{id} LIMIT 1) <= %s"
+    )
+    of_lane = due.format(by=it.db.by("workpool_start_next"), priority="", id="")
+    of_priority = due.format(by=it.db.by(INDEX), priority=" AND s.priority = priority.value", id=", s.id")
     found = it.db.fetch(
-        f"SELECT lane.value, priority.value FROM ({lanes}) lane, {it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority "
-        f"WHERE EXISTS ({due.replace('{priority}', ' AND s.priority = priority.value')}ORDER BY s.segment, s.id {PROBE})",
+        f"SELECT lane.value, priority.value FROM (SELECT value FROM {it.db.numbers(0, 1)} lane WHERE {of_lane}) lane, "
+        f"{it.db.numbers(MIN_PRIORITY, MAX_PRIORITY)} priority WHERE {of_priority}",
         [it.pool, since, it.now] * 2,
     )
     pairs = {(int(lane), int(priority)) for lane, priority in found}
@@ -61,13 +68,14 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
 
 def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) -> list[Due]:
     """Return the next due rows of a queue, at most ``limit``."""
+    behind, position = it.db.after("s.", after)
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
         "w.canceled, w.timeout_ms, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
-        f"FROM {{PendingStart}} s LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
+        f"FROM {{PendingStart}} s {it.db.by(INDEX)} LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
         "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
-        "AND (s.segment, s.id) > (%s, %s) AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
-        [it.pool, it.pool, lane, priority, *after, it.now, limit],
+        f"AND {behind} AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",
+        [it.pool, it.pool, lane, priority, *position, it.now, limit],
     )
     return [Due._make(row) for row in it.db.with_uuids(rows, 2)]
 

@@ -16,13 +16,15 @@ from .context import Iteration
 def enter(it: Iteration) -> Sent:
     """Ask to lock the pool's row; ``check`` reads the answer. What is sent in between counts only if it lets us pass."""
     memory = it.memory
+    completions, ended = it.db.after("c.", memory.completions.start(it.depth))
+    cancelations, canceled = it.db.after("c.", memory.cancelations.start(it.depth))
     return it.db.send(
         "SELECT i.generation, (SELECT owner FROM {Lead} LIMIT 1), (SELECT g.max_parallelism FROM {Globals} g WHERE g.pool = i.pool), "
         f"{it.db.clock_ms_sql}, "
-        "EXISTS (SELECT 1 FROM {PendingCompletion} c WHERE c.pool = i.pool AND (c.segment, c.id) > (%s, %s)), "
-        "EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = i.pool AND (c.segment, c.id) > (%s, %s)) "
+        f"EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.pool = i.pool AND {completions}), "
+        f"EXISTS (SELECT 1 FROM {{PendingCancelation}} c WHERE c.pool = i.pool AND {cancelations}) "
         f"FROM {{InternalState}} i WHERE i.pool = %s {it.db.for_update(nowait=True)}",
-        [*memory.completions.start(it.depth), *memory.cancelations.start(it.depth), it.pool],
+        [*ended, *canceled, it.pool],
     )
 
 

@@ -43,7 +43,7 @@ class WorkerRow(NamedTuple):
 WORKERS = Part(
     "workers",
     "SELECT id, process, host, pid, capacity, async_capacity, pools, function_set, accepting, "
-    '"left", lockless, beat FROM {Worker} ORDER BY id',
+    "{Worker}.left, lockless, beat FROM {Worker} ORDER BY id",
 )
 
 

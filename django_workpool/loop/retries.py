@@ -71,9 +71,10 @@ def is_over(it: Iteration, works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
     rows = it.db.fetch(
         f"SELECT w.id FROM {{Work}} w WHERE {among} AND w.callback_of IS NULL AND "
         "(w.canceled OR EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.work_id = w.id) OR "
-        "EXISTS (SELECT 1 FROM {PendingCancelation} c "
-        "WHERE c.pool = w.pool AND c.created_up_to IS NOT NULL AND c.created_up_to >= w.created))",
-        [param],
+        # The latest is the first entry of its index, however many others there are.
+        "w.created <= (SELECT c.created_up_to FROM {PendingCancelation} c "
+        "WHERE c.pool = %s AND c.created_up_to IS NOT NULL ORDER BY c.created_up_to DESC LIMIT 1))",
+        [param, it.pool],
     )
     return [it.db.read_uuid(work_id) for (work_id,) in rows]
 

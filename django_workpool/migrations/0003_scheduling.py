@@ -2,6 +2,8 @@
 
 from django.db import migrations, models
 
+from django_workpool.database import schema
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -136,4 +138,6 @@ class Migration(migrations.Migration):
             model_name="batchfailure",
             index=models.Index(fields=["batch_id", "id"], name="workpool_batch_failure"),
         ),
+        # Last: it fits all tables of this package.
+        migrations.RunPython(schema.fit, schema.unfit, atomic=False),
     ]

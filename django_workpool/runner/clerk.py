@@ -66,6 +66,12 @@ class Clerk:
             raise Late("the database does not answer")
         return answer.result()
 
+    def settle(self, seconds: float) -> None:
+        """Wait at most so long for the end of what was not waited for."""
+        until = time.monotonic() + seconds
+        while self.silent and time.monotonic() < until:
+            time.sleep(LOOK_EVERY)
+
     def close(self) -> None:
         """Let the thread end after what it is about."""
         self._to_do.put(None)

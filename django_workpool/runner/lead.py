@@ -74,7 +74,8 @@ class Leadership:
                 if (lead.owner, lead.term, lead.expires_ms) != row:
                     raise _Overtaken
                 list(lock_rows(InternalState, self.using, nowait=True).order_by("pool").values_list("pool"))
-                InternalState.objects.using(self.using).update(generation=F("generation") + 1)
+                # MariaDB is told to find rows by a key: this is one, of all of them.
+                InternalState.objects.using(self.using).filter(pool__gt="").update(generation=F("generation") + 1)
                 self.term = row[1] + 1
                 expires_ms = int(self.db.clock_ms() + LEASE * 1000) if self.db.leases else None
                 Lead.objects.using(self.using).filter(id=1).update(owner=self.owner, term=self.term, expires_ms=expires_ms)
@@ -122,10 +123,10 @@ class Leadership:
             if self._asked is None or self.is_over or now - self._renewed < RENEW_EVERY or self._met[1] >= STUCK_AFTER:
                 return [LEAD]
             # Whoever holds the row is not waited for: the next look renews, as long as there is time.
-            free = f"SELECT id FROM {{Lead}} WHERE id = 1 {self.db.skip_locked}"
+            free = f"id IN (SELECT id FROM {{Lead}} WHERE id = 1 {self.db.skip_locked})" if self.db.skip_locked else "id = 1"
             renewal = (
-                f"UPDATE {{Lead}} SET expires_ms = CAST({self.db.clock_ms_sql} + %s AS bigint) "
-                f"WHERE id IN ({free}) AND owner = %s AND term = %s RETURNING term"
+                f"UPDATE {{Lead}} SET expires_ms = {self.db.whole(f'{self.db.clock_ms_sql} + %s')} "
+                f"WHERE {free} AND owner = %s AND term = %s RETURNING term"
             )
             params = [LEASE * 1000, self.db.uuid_param(self.owner), self.term]
             return [Part("lease", renewal, params, changes=True), LEAD]

@@ -42,9 +42,7 @@ ANSWER, HURRY = 2.0, 0.5
 
 #: Seconds between two tries to begin while the database is away or busy, at most.
 WAIT_MAX = 5.0
-
 T = TypeVar("T")
-
 
 #: What has been imported stays: each full collection would go through all of it, for 30 ms in which no function runs.
 #: Once: what is alive when a second database is served may be in use.
@@ -76,6 +74,7 @@ class Process:
         self.pulse = Pulse()
         self.clerk = Clerk(using)
         self._told_late = False
+        self._registered: int | None = None
         self.agreement = agreement or drain.Agreement([using])
         #: Tells its threads from those that serve other databases.
         self._mark = f"@{using}" if self.agreement.is_of_several else ""
@@ -87,6 +86,7 @@ class Process:
         try:
             self._start()
         except Stopped:
+            self._take_back()
             return 0
         code = 0
         try:
@@ -149,6 +149,13 @@ class Process:
             "process_started", "REPORT", "*", worker=worker_id, capacity=self.options.capacity, pid=os.getpid(), database=self.using
         )
 
+    def _take_back(self) -> None:
+        """Delete the row that was inserted while the signal came: nobody beats it, so it would look like a death."""
+        self.clerk.settle(HURRY)
+        if (own := self._registered) is not None:
+            self._try("deleting the worker's row", lambda: workers.unregister(self.using, own))
+        self.clerk.close()
+
     def _service(self, name: str, body: Callable[[threading.Event], None], progress: Callable[[], object]) -> Service:
         return Service(name + self._mark, courier.feeding(body), self.end, progress, lambda: database(self.using).cut(name))
 
@@ -161,7 +168,7 @@ class Process:
             pools=self.options.pools,
             accepting=not self.intake.stopping.is_set(),
         )
-        self.leader.fleet.own = row.id
+        self.leader.fleet.own = self._registered = row.id
         return row.id
 
     def _wait(self) -> int:

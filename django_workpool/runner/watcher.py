@@ -128,7 +128,7 @@ class Watcher:
         leads, accepting = self.leader.lead.held, self.accepting
         parts = [*workers.questions(self.worker_id), WORKERS, database(self.using).clock_part, eventlog.LEVELS]
         parts += self.leader.lead.ask(progress=self.leader.watchdog.turned)
-        parts += [*poll.PARTS, periodic.TICKS] if leads else []
+        parts += [*poll.parts(database(self.using)), periodic.TICKS] if leads else []
         if self._is_beat_due(accepting):
             parts.append(workers.beating(self.using, self.worker_id, lockless=not watch.locks, accepting=accepting))
         answers, held = watch.look(parts)

@@ -63,8 +63,12 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
     with _turn, _running(), ExitStack() as stack:
         for stage in stages:
             stack.enter_context(stage.open())
-        while _run_due(stages, ran, raises=raises, retries=retries, most=most) or (retries and _wait(stages, stack)):
-            pass
+        goes_on = True
+        while goes_on:
+            # A retry that becomes due while the last ones run, or thereafter, is one that is waited for, too.
+            began = [stage.db.segment() for stage in stages]
+            _run_due(stages, ran, raises=raises, retries=retries, most=most)
+            goes_on = retries and _wait(stages, began, stack)
     return ran
 
 
@@ -90,8 +94,8 @@ def _running() -> Iterator[None]:
         _here.running = False
 
 
-def _run_due(stages: list[Stage], ran: list[RanWork], *, raises: bool, retries: bool, most: int) -> bool:
-    """Run what is due until nothing is; return False."""
+def _run_due(stages: list[Stage], ran: list[RanWork], *, raises: bool, retries: bool, most: int) -> None:
+    """Run what is due until nothing is."""
     turns, goes_on = 0, True
     while goes_on:
         goes_on, turns = False, turns + 1
@@ -107,7 +111,6 @@ def _run_due(stages: list[Stage], ran: list[RanWork], *, raises: bool, retries: 
                 raise one.exception or WorkFailed(f"{one.function} failed: {one.error}")
             if len(ran) >= most:
                 _refuse_endless(stages, ran, most)
-    return False
 
 
 def _refuse_endless(stages: list[Stage], ran: list[RanWork], most: int) -> None:
@@ -124,9 +127,10 @@ def _refuse_endless(stages: list[Stage], ran: list[RanWork], most: int) -> None:
             )
 
 
-def _wait(stages: list[Stage], stack: ExitStack) -> bool:
-    """Move the time on to the next retry, until the end of the call; return whether there is one."""
-    waits = [segment_ms(segment) - stage.db.clock_ms() for stage in stages if (segment := _next_retry(stage)) is not None]
+def _wait(stages: list[Stage], began: list[int], stack: ExitStack) -> bool:
+    """Move the time on to the next retry, until the end of the call; return whether there is one that was not due at ``began``."""
+    found = [(stage, _next_retry(stage, since)) for stage, since in zip(stages, began, strict=True)]
+    waits = [segment_ms(segment) - stage.db.clock_ms() for stage, segment in found if segment is not None]
     if not waits:
         return False
     ms = max(0, math.ceil(min(waits)))
@@ -140,9 +144,9 @@ def _back(stage: Stage, ms: int) -> None:
     stage.db.ahead_ms -= ms
 
 
-def _next_retry(stage: Stage) -> int | None:
+def _next_retry(stage: Stage, since: int) -> int | None:
     """Return the segment of the next work that has run before, and waits for its next attempt."""
     tried = Work.objects.using(stage.using).filter(Q(attempts__gt=0) | Q(returns__gt=0), pool__in=stage.names)
-    waits = PendingStart.objects.using(stage.using).filter(work_id__in=tried.values("id"), segment__gt=stage.db.segment())
+    waits = PendingStart.objects.using(stage.using).filter(work_id__in=tried.values("id"), segment__gt=since)
     found: int | None = waits.aggregate(first=Min("segment"))["first"]
     return found

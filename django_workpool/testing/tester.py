@@ -24,11 +24,11 @@ class WorkpoolTester:
         self._stack = ExitStack()
 
     def travel(self, to: timedelta | datetime | float) -> None:
-        """Move the pools' time on, up to the end of the test: see ``travel``."""
+        """Move the pools' time on, up to the end of the test, without ``with``. Args and Raises: see ``travel``."""
         self._stack.enter_context(travel(to))
 
     def eager(self, *, retries: bool = False, raises: bool = False) -> None:
-        """Let ``enqueue`` run what it enqueues, up to the end of the test: see ``eager``."""
+        """Let ``enqueue`` run what it enqueues, up to the end of the test, without ``with``. Args: see ``eager``."""
         self._stack.enter_context(eager(retries=retries, raises=raises))
 
     def __enter__(self) -> Self:
@@ -60,11 +60,11 @@ class WorkpoolTestMixin:
             self._enter(eager())
 
     def travel(self, to: timedelta | datetime | float) -> None:
-        """Move the pools' time on, up to the end of the test: see ``travel``."""
+        """Move the pools' time on, up to the end of the test, without ``with``. Args and Raises: see ``travel``."""
         self._enter(travel(to))
 
     def eager(self, *, retries: bool = False, raises: bool = False) -> None:
-        """Let ``enqueue`` run what it enqueues, up to the end of the test: see ``eager``."""
+        """Let ``enqueue`` run what it enqueues, up to the end of the test, without ``with``. Args: see ``eager``."""
         self._enter(eager(retries=retries, raises=raises))
 
     def _enter(self, change: AbstractContextManager[Any]) -> None:

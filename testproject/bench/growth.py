@@ -83,6 +83,8 @@ def old_snapshot(course: Course, n: int) -> Figures:
 @contextmanager
 def _open_snapshot() -> Iterator[None]:
     with closing(connections.create_connection("default")) as other, other.cursor() as cursor:
+        if place.is_mysql():
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ" if place.is_postgresql() else "BEGIN")
         for model in place.QUEUES:
             cursor.execute(f"SELECT count(*) FROM {model._meta.db_table}")
@@ -94,10 +96,12 @@ def _open_snapshot() -> Iterator[None]:
 def _multiply(model: Any, times: int) -> None:
     """Insert the only row of a table again and again, each time with an id of its own."""
     others = ", ".join(field.column for field in model._meta.concrete_fields if field.column != "id")
-    new_id = "gen_random_uuid()" if place.is_postgresql() else "lower(hex(randomblob(16)))"
+    new_id = {"postgresql": "gen_random_uuid()", "mysql": "REPLACE(UUID(), '-', '')"}.get(connection.vendor, "lower(hex(randomblob(16)))")
     table = model._meta.db_table
+    # MariaDB ends a recursion after 1,000 rows.
+    unbounded = f"SET STATEMENT max_recursive_iterations = {times} FOR " if place.is_mysql() else ""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"INSERT INTO {table} (id, {others}) WITH RECURSIVE numbers(number) AS "
+            f"{unbounded}INSERT INTO {table} (id, {others}) WITH RECURSIVE numbers(number) AS "
             f"(SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {times}) SELECT {new_id}, {others} FROM {table}, numbers"
         )

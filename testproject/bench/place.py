@@ -23,15 +23,15 @@ class NoPlace(Exception):
 def temporary_database(folder: Path) -> Iterator[str]:
     """Lead this process's default alias to a new database with all tables, and yield its name; drop it at the end.
 
-    On PostgreSQL it is made beside the configured one; on SQLite it is a file in ``folder``.
+    On a server it is made beside the configured one; on SQLite it is a file in ``folder``.
 
     Raises:
         NoPlace: it cannot be made.
     """
     configured = connection.settings_dict["NAME"]
-    name = f"bench_{uuid.uuid4().hex[:12]}" if is_postgresql() else str(folder / "bench.sqlite3")
+    name = f"bench_{uuid.uuid4().hex[:12]}" if is_server() else str(folder / "bench.sqlite3")
     try:
-        _administer(f"CREATE DATABASE {name}")
+        _administer(f"CREATE DATABASE {name}{' CHARACTER SET utf8mb4' if is_mysql() else ''}")
     except DatabaseError as error:
         raise NoPlace(f"The bench's own database cannot be made: {str(error).strip()}") from error
     try:
@@ -41,12 +41,22 @@ def temporary_database(folder: Path) -> Iterator[str]:
     finally:
         _use(configured)
         # FORCE: a worker that was killed may have sessions that the server has not missed yet.
-        _administer(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        _administer(f"DROP DATABASE IF EXISTS {name}{' WITH (FORCE)' if is_postgresql() else ''}")
 
 
 def is_postgresql() -> bool:
-    """Return whether the configured database is PostgreSQL; else it is SQLite."""
+    """Return whether the configured database is PostgreSQL."""
     return connection.vendor == "postgresql"
+
+
+def is_mysql() -> bool:
+    """Return whether the configured database is MariaDB or MySQL."""
+    return connection.vendor == "mysql"
+
+
+def is_server() -> bool:
+    """Return whether the configured database is a server's; else it is SQLite."""
+    return is_postgresql() or is_mysql()
 
 
 def _use(name: str) -> None:
@@ -55,7 +65,7 @@ def _use(name: str) -> None:
 
 
 def _administer(statement: str) -> None:
-    if is_postgresql():
+    if is_server():
         with connection._nodb_cursor() as cursor:
             cursor.execute(statement)
 
@@ -70,7 +80,9 @@ def empty() -> None:
             cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY")
             return
         for table in tables:
-            cursor.execute(f"DELETE FROM {table}")
+            cursor.execute(f"TRUNCATE {table}" if is_mysql() else f"DELETE FROM {table}")
+        if is_mysql():
+            return
         # The file shrinks, so that each repetition begins alike.
         cursor.execute("VACUUM")
 
@@ -78,7 +90,13 @@ def empty() -> None:
 def analyze() -> None:
     """Give the planner its figures, as a database in use has them."""
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
+        if not is_mysql():
+            cursor.execute("ANALYZE")
+            return
+        # It counts for itself while rows come; told to, it does so table by table.
+        for model in apps.get_app_config("workpool").get_models():
+            cursor.execute(f"ANALYZE TABLE {connection.ops.quote_name(model._meta.db_table)}")
+            cursor.fetchall()
 
 
 def left() -> int:

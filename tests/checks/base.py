@@ -20,6 +20,7 @@ import django
 import psycopg
 from psycopg import sql
 
+from .. import mariadb
 from ..postgres import own_server
 
 #: A check that takes longer has failed.
@@ -63,7 +64,7 @@ class Check:
 def run(name: str, body: Callable[[Check], None], *, add_options: Callable[[argparse.ArgumentParser], None] | None = None) -> None:
     """Parse the command line, run ``body`` on a database of its own, print the verdict, and exit."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.checks.{name}", description=sys.modules[body.__module__].__doc__)
-    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="postgresql")
+    parser.add_argument("--database", choices=["sqlite", "postgresql", "mysql"], default="postgresql")
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args()
@@ -123,6 +124,10 @@ def _database(vendor: str) -> Iterator[str]:
             yield f"sqlite:///{quote(folder)}/check.sqlite3"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return
+    if vendor == "mysql":
+        with mariadb.server() as server, mariadb.own_database(server.url) as url:
+            yield url
         return
     named = os.environ.get("DATABASE_URL", "")
     if named.startswith(("postgres:", "postgresql:")):

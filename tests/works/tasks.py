@@ -328,6 +328,15 @@ def enqueue_next(done: OnCompleteArgs) -> None:
 
 # What the next function on the same thread must not see --------------------------------------------------------------
 
+#: What changes a session, what shows that, and what that shows in a session that nobody has changed.
+SET_SESSION = {
+    "postgresql": "SET TIME ZONE 'Asia/Tokyo'",
+    "mysql": "SET time_zone = '+09:00'",
+    "sqlite": "PRAGMA foreign_keys = OFF",
+}
+SHOW_SESSION = {"postgresql": "SHOW TIME ZONE", "mysql": "SELECT @@session.time_zone", "sqlite": "PRAGMA foreign_keys"}
+UNCHANGED_SESSION = {"postgresql": "UTC", "mysql": "SYSTEM", "sqlite": "1"}
+
 
 @action
 def leave_behind(what: str) -> int:
@@ -347,8 +356,7 @@ def leave_behind(what: str) -> int:
         Counter.objects.create(name="uncommitted too")
     elif what == "session":
         with connection.cursor() as cursor:
-            statement = "SET TIME ZONE 'Asia/Tokyo'" if connection.vendor == "postgresql" else "PRAGMA foreign_keys = OFF"
-            cursor.execute(statement)
+            cursor.execute(SET_SESSION[connection.vendor])
     elif what == "thread":
         timezone.activate("Asia/Tokyo")
         translation.activate("de")
@@ -360,7 +368,7 @@ def leave_behind(what: str) -> int:
 def look_around() -> dict[str, Any]:
     """Return the state in which a function finds its thread and connection."""
     with connection.cursor() as cursor:
-        cursor.execute("SHOW TIME ZONE" if connection.vendor == "postgresql" else "PRAGMA foreign_keys")
+        cursor.execute(SHOW_SESSION[connection.vendor])
         session = cursor.fetchone()[0]
     return {
         "autocommit": connection.get_autocommit(),

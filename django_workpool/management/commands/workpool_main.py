@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, OperationalError, connections
 from django.utils.module_loading import import_string
 
-from ... import conf, eventlog
+from ... import conf, eventlog, health
 from ...database_errors import is_away, is_conflict, lacks_table
 from ...exceptions import UnknownPool, WorkpoolSettingsError
 from ...failures import first_line
@@ -193,8 +193,8 @@ def _wait_for_tables(process: Process) -> bool:
         except DatabaseError as error:
             if is_away(error) or is_conflict(error):
                 continue
-            advice = " Run: manage.py migrate" if lacks_table(error) else ""
-            raise CommandError(f"The pool's tables cannot be read ({str(error).strip()}).{advice}") from error
+            advice = f" Run: {health.migrate_command(using)}" if lacks_table(error) else ""
+            raise CommandError(f"The pool's tables in the database {using!r} cannot be read ({str(error).strip()}).{advice}") from error
     return False
 
 

@@ -51,7 +51,7 @@ class Command(BaseCommand):
         if missing and not unasked:
             raise CommandError(f"There is no pool {', '.join(map(ascii, sorted(missing)))}.", returncode=UNKNOWN)
         if found:
-            self._print(_json(found, unasked) if options["json"] else _text(found))
+            self._print(_json(found, unasked) if options["json"] else _text(found, unasked))
         if unasked:
             raise CommandError(self._shown("; ".join(unasked.values())), returncode=UNKNOWN)
         if any(one.problems for one in found.values()):
@@ -99,8 +99,12 @@ def _json(found: dict[str, health.Health], unasked: dict[str, str]) -> str:
     return json.dumps(whole, cls=DjangoJSONEncoder, indent=2)
 
 
-def _text(found: dict[str, health.Health]) -> str:
-    parts = [_lines(one) if len(found) == 1 else [f"database {using}", "", *_lines(one)] for using, one in found.items()]
+def _text(found: dict[str, health.Health], unasked: dict[str, str]) -> str:
+    several = len(found) + len(unasked) > 1
+    parts = [[f"database {using}", "", *_lines(one)] if several else _lines(one) for using, one in found.items()]
+    # Last, and once: a database that is well must not hide another one that is not.
+    problems = [f"database {using}: {line}" if several else line for using, one in found.items() for line in one.problems]
+    parts.append([*problems, *unasked.values()] or ["all is well"])
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -129,7 +133,6 @@ def _lines(found: health.Health) -> list[str]:
         if one.held:
             since, until = (at.isoformat(" ", "seconds") for at in (one.held.since, one.held.until))
             lines.append(f"pool {one.pool}: {one.held.works} held since {since}, the first until {until}: {', '.join(one.held.paths)}")
-    lines += ["", *(found.problems or ["all is well"])]
     return [line.rstrip() for line in lines]
 
 
