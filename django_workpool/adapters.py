@@ -21,6 +21,10 @@ class Guest(Protocol):
     error: BaseException | None
 
     @property
+    def begin(self) -> Callable[[], Any]:
+        """What is called before that, in the same context: a coroutine function if the function is one. It has no timeout."""
+
+    @property
     def call(self) -> Callable[..., Any]:
         """What is called in the function's place, with the stored arguments: a coroutine function if the function is one."""
 
@@ -29,6 +33,11 @@ class Guest(Protocol):
 
         ``outcome.kind`` is the work's: "success", "failed" or "canceled".
         """
+
+
+def visit(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the function itself: guests do so by this, so that what interrupts functions can tell them from their guests."""
+    return func(*args, **kwargs)
 
 
 #: Makes a guest of a run, for a database and for a worker of a name. Must not take long: coroutines wait meanwhile.
