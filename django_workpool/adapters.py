@@ -6,7 +6,7 @@ registers those functions with an adapter, which makes a guest of each run.
 
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 from .types import Outcome, Run
@@ -21,6 +21,10 @@ class Guest(Protocol):
     error: BaseException | None
 
     @property
+    def begin(self) -> Callable[[], Any]:
+        """What is called before that, in the same context: a coroutine function if the function is one. It has no timeout."""
+
+    @property
     def call(self) -> Callable[..., Any]:
         """What is called in the function's place, with the stored arguments: a coroutine function if the function is one."""
 
@@ -29,6 +33,11 @@ class Guest(Protocol):
 
         ``outcome.kind`` is the work's: "success", "failed" or "canceled".
         """
+
+
+def visit(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the function itself: guests do so by this, so that what interrupts functions can tell them from their guests."""
+    return func(*args, **kwargs)
 
 
 #: Makes a guest of a run, for a database and for a worker of a name. Must not take long: coroutines wait meanwhile.
@@ -63,9 +72,18 @@ def adapter_of(held: object) -> Adapter:
     return next(one for one in _recognizers if one.function(held) is not None).adapter(held)
 
 
+def held_at(path: str) -> object:
+    """Return what an imported module holds under a dotted path, None if it is nothing.
+
+    A module's ``__getattr__`` is not asked: the path may come from a row, and it may do or raise anything.
+    """
+    module, _, name = path.rpartition(".")
+    there = sys.modules.get(module)
+    return vars(there).get(name) if issubclass(type(there), ModuleType) else None
+
+
 def standing_at(path: str) -> object:
     """Return the object that stands at a dotted path for the very function of this path; None if there is none."""
-    module, _, name = path.rpartition(".")
-    held = getattr(sys.modules.get(module), name, None)
+    held = held_at(path)
     func = function_of(held)
     return held if func is not None and f"{func.__module__}.{func.__qualname__}" == path else None

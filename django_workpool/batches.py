@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Unpack, overload
 
 from django.db import transaction
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from . import archive, callbacks, conf, serialization, settle
 from .batch_values import BatchResult, BatchStatus
@@ -229,6 +229,9 @@ def status(pool: str, batch_id: object) -> BatchStatus | None:
     if not rows:
         return None
     name, total, ended, unfinished, *ends = rows[0]
+    if ended and (old := _old(db, pool)) is not None and old.filter(id=parsed).exists():
+        # Its failures may be pruned by now, all or some: they would be told as successes.
+        return None
     counts = _counts(total, unfinished, {kind.value: number for kind, number in zip(_NO_SUCCESS, ends, strict=True)})
     return BatchStatus(name=name, unfinished=unfinished, ended=bool(ended), **counts)
 
@@ -244,16 +247,23 @@ def overdue(using: str) -> list[str]:
     return [pool for pool, ended in found if (keep_for := archive.retention(pool)) is not None and now - ended >= keep_for]
 
 
-def prune(using: str, pool: str) -> int:
-    """Delete a chunk of the batches that ended longer ago than the pool's retention, their failures first; return how much it was."""
+def _old(db: Database, pool: str) -> QuerySet[Batch] | None:
+    """Return the batches of a pool that ended longer ago than its retention; None if it keeps all."""
     keep_for = archive.retention(pool)
     if keep_for is None:
-        return 0
-    db = database(using)
+        return None
     before = db.moment(db.clock_ms() - keep_for / timedelta(milliseconds=1))
+    return Batch.objects.using(db.using).filter(pool=pool, ended__lte=before)
+
+
+def prune(using: str, pool: str) -> int:
+    """Delete a chunk of the batches that ended longer ago than the pool's retention, their failures first; return how much it was."""
+    db = database(using)
+    old = _old(db, pool)
+    if old is None:
+        return 0
     with transaction.atomic(using=using):
-        old = Batch.objects.using(using).filter(pool=pool, ended__lte=before).order_by("ended")
-        ids = list(old.values_list("id", flat=True)[:PRUNE_CHUNK])
+        ids = list(old.order_by("ended").values_list("id", flat=True)[:PRUNE_CHUNK])
         failures = list(BatchFailure.objects.using(using).filter(batch_id__in=ids).values_list("id", flat=True)[:PRUNE_CHUNK])
         if failures:
             among, param = db.among("id", failures)

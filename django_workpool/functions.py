@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
 
-from .adapters import Adapter, adapter_of, function_of, standing_at
+from .adapters import Adapter, adapter_of, function_of, held_at, standing_at
 from .allowed import check_allowed, is_allowed
 from .exceptions import InvalidWork, UnregisteredFunction
 from .failures import guarded
@@ -181,8 +181,7 @@ def resolve(path: str, kinds: Set[FnType]) -> Registered:
         _import(path, module)
         found = _adopted(path) or _registry.get(path)
         if found is None:
-            there = hasattr(sys.modules.get(module), name)
-            reason = "is not registered" if there else f"does not exist: the module {module} has no {name}"
+            reason = "is not registered" if held_at(path) is not None else f"does not exist: the module {module} has no {name}"
             raise UnregisteredFunction(f"{path} {reason}; decorate the function with {wanted(kinds)}.")
         if not _in_place(found):
             raise UnregisteredFunction(
@@ -276,8 +275,7 @@ def _decorated(func: Any, fn_type: FnType, retry: Retry = None, timeout: Timeout
 
 def _in_place(entry: Registered) -> bool:
     """Return whether the module still holds the registered function, or what stands for it, under its name."""
-    module, _, name = entry.path.rpartition(".")
-    held = getattr(sys.modules.get(module), name, None)
+    held = held_at(entry.path)
     return held is entry.func or (entry.adapter is not None and function_of(held) is entry.func)
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Case, F, When
 from django.utils import timezone
 
 from . import conf, functions, serialization
+from .database_errors import lacks_table
 from .exceptions import InvalidWork
 from .models import Periodic
 from .options import CheckedOptions, check_options
@@ -61,15 +62,13 @@ def schedule(
     said: dict[str, Any] = {"cron": cron, "args": args, "kwargs": kwargs, "pool": pool, "time_zone": time_zone}
     columns = check(name, function, **said, missed=missed, priority=priority, enabled=enabled)
     using = conf.database_alias(pool)
-    for other in conf.database_aliases():
-        if other != using:
-            # Its pool was in another database.
-            remove(other, name=name)
     with transaction.atomic(using=using, savepoint=False):
         if not change(using, columns, name=name):
             Periodic.objects.using(using).bulk_create([Periodic(**columns)], ignore_conflicts=True)
             # Somebody else may have been first.
             change(using, columns, name=name)
+        # Its pool may have been in another database. What is rolled back here must not be lost there.
+        transaction.on_commit(lambda: _remove_from([other for other in conf.database_aliases() if other != using], name), using=using)
 
 
 async def aschedule(name: str, function: Callable[..., Any] | str, **options: Any) -> None:
@@ -79,7 +78,20 @@ async def aschedule(name: str, function: Callable[..., Any] | str, **options: An
 
 def unschedule(name: str) -> bool:
     """Remove a periodic work, in the caller's transaction; return whether it was there. What it has enqueued stays."""
-    return sum(remove(using, name=name) for using in conf.database_aliases()) > 0
+    return _remove_from(conf.database_aliases(), name) > 0
+
+
+def _remove_from(aliases: Collection[str], name: str) -> int:
+    removed = 0
+    for using in aliases:
+        try:
+            with transaction.atomic(using=using):
+                removed += remove(using, name=name)
+        except DatabaseError as error:
+            # Databases are migrated one after the other, and works scheduled after each.
+            if not lacks_table(error):
+                raise
+    return removed
 
 
 async def aunschedule(name: str) -> bool:

@@ -117,10 +117,11 @@ class PeriodicAdmin(ShowsDatabase):
         if change and old == using:
             periodic.change(using, form.columns, pk=obj.pk)
             return
-        if change and old is not None:
-            # The new pool is in another database.
-            periodic.remove(old, pk=obj.pk)
+        old_pk = obj.pk
         obj.pk, obj._state.db = periodic.create(using, form.columns).pk, using
+        if change and old is not None:
+            # The new pool is in another database, which has taken the row by now.
+            periodic.remove(old, pk=old_pk)
 
     def delete_model(self, request: HttpRequest, obj: Periodic) -> None:
         """Delete one."""

@@ -6,7 +6,18 @@ from typing import Any
 
 from django.db import IntegrityError, connection, connections, transaction
 
-from django_workpool import NonRetryableError, OnCompleteArgs, RetryBehavior, Workpool, action, enqueue, mutation, on_complete, query
+from django_workpool import (
+    NonRetryableError,
+    OnCompleteArgs,
+    RetryBehavior,
+    Workpool,
+    action,
+    current,
+    enqueue,
+    mutation,
+    on_complete,
+    query,
+)
 
 from .works.models import Counter, Event
 
@@ -174,6 +185,23 @@ def hook_and_enqueue(fails: bool) -> None:
 @action
 def hook_that_raises() -> None:
     transaction.on_commit(lambda: 1 / 0)  # type: ignore[func-returns-value]
+
+
+@action
+def hook_in_a_hook() -> None:
+    def outer() -> None:
+        note("hook", "outer")
+        transaction.on_commit(lambda: note("hook", "inner"))
+
+    transaction.on_commit(outer)
+    transaction.on_commit(lambda: note("hook", "next"))
+    transaction.on_commit(connection.close)
+
+
+@action
+async def wait_for_ever() -> None:
+    assert current().attempt == 1
+    await asyncio.Event().wait()
 
 
 @action

@@ -7,10 +7,10 @@ import pickle
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_workpool import RetryBehavior, UnregisteredFunction, Workpool, functions, mutation
+from django_workpool import RetryBehavior, UnregisteredFunction, WorkExists, Workpool, functions, mutation
 from django_workpool.backend import WorkpoolBackend, WorkpoolTask, with_options
 from django_workpool.backend.task import changed
 from django_workpool.models import PendingStart, Work
@@ -292,18 +292,53 @@ def test_the_signal_comes_in_the_transaction_after_the_insert_and_its_receivers_
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_option_that_leads_to_another_work_gives_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = give_back.using(priority=5).enqueue("first")
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_a_key_that_is_taken_gives_the_result_of_the_work_that_has_it(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     heard: list[Any] = []
     signal = framework("signals").task_enqueued
     signal.connect(heard_by := (lambda task_result, **kwargs: heard.append(task_result.args)))
     try:
-        monkeypatch.setattr("time.time", lambda now=time.time: now() + 1)
-        monkeypatch.setattr(Workpool, "enqueue", lambda *args, **kwargs: uuid.UUID(first.id))
-        assert give_back.enqueue("second") == first
+        with monkeypatch.context() as elsewhere:
+            # By a host whose clock is not ours.
+            elsewhere.setattr("django_workpool.ids.time.time_ns", lambda now=time.time_ns: now() + hours * 3_600_000_000_000)
+            first = give_back.using(priority=5, unique="k").enqueue("first")
+        assert give_back.using(unique="k").enqueue("second") == give_back.get_result(first.id)
+        assert async_to_sync(give_back.using(unique="k", if_taken="keep").aenqueue)("second").args == ["first"]
+        with transaction.atomic():
+            with pytest.raises(WorkExists) as raised:
+                give_back.using(unique="k", if_taken="raise").enqueue("third")
+            assert (str(raised.value.work_id), Work.objects.count(), heard) == (first.id, 1, [["first"]])
+        last = give_back.using(unique="k", if_taken="replace").enqueue("last")
+        assert (last.id != first.id, last.args, heard) == (True, ["last"], [["first"], ["last"]])
+        assert give_back.using(unique="k").enqueue("second").id == last.id
     finally:
         signal.disconnect(heard_by)
-    assert heard == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_key_that_is_taken_by_what_is_no_task_leads_to_its_id() -> None:
+    kept = Workpool().using(unique="k").enqueue(change)
+    with captured_signals() as heard:
+        result = noop.using(unique="k").enqueue()
+    assert (result.id, heard, Work.objects.count()) == (str(kept), [], 1)
+    with pytest.raises(framework("exceptions").TaskResultDoesNotExist):
+        result.refresh()
+
+
+@contextmanager
+def captured_signals() -> Iterator[list[Any]]:
+    """Collect the results of which task_enqueued tells."""
+    heard: list[Any] = []
+    signal = framework("signals").task_enqueued
+
+    def hear(task_result: Any, **kwargs: Any) -> None:
+        heard.append(task_result)
+
+    signal.connect(hear)
+    try:
+        yield heard
+    finally:
+        signal.disconnect(hear)
 
 
 # Checked ----------------------------------------------------------------------------------------------------------------
@@ -320,6 +355,9 @@ def test_an_option_that_leads_to_another_work_gives_its_result(monkeypatch: pyte
         ({"OPTIONS": {"retri": True, "priority": 1}}, [("workpool.E013", "unknown priority"), ("workpool.E013", "unknown retri")]),
         ({"OPTIONS": {"retry": {"attempts": 3}}}, [("workpool.E013", "cannot be used: retry:")]),
         ({"OPTIONS": {"on_complete": "nowhere.at.all"}}, [("workpool.E013", "outside the installed apps")]),
+        ({"QUEUES": [1, "x"]}, [("workpool.E012", "1 is no pool"), ("workpool.E012", "'x' is no pool")]),
+        ({"OPTIONS": None}, [("workpool.E013", "must be a dictionary, not NoneType")]),
+        ({"OPTIONS": ["retry"]}, [("workpool.E013", "must be a dictionary, not list")]),
     ],
 )
 def test_checks(params: dict[str, Any], found: list[tuple[str, str]]) -> None:
@@ -389,12 +427,27 @@ class Odd:
     def __call__(self) -> None: ...
 
 
+def shifted() -> None:
+    """Be replaced."""
+
+
+class Shifty(WorkpoolTask):
+    """Answers with the function of its path at first, and then with another one."""
+
+    answers: ClassVar[list[Any]] = [shifted] * 8
+
+    @property
+    def func(self) -> Any:
+        return self.answers.pop() if self.answers else plain
+
+
 pretender = Pretender(pretender)  # type: ignore[assignment]
+shifted = object.__new__(Shifty)  # type: ignore[assignment]
 no_function = changed(noop, func=Odd())
 other_name = elsewhere
 
 
-@pytest.mark.parametrize("name", ["pretender", "no_function", "other_name", "plain"])
+@pytest.mark.parametrize("name", ["pretender", "no_function", "other_name", "plain", "shifted"])
 def test_nothing_else_is_taken_for_a_task(unknown: None, name: str) -> None:
     with pytest.raises(UnregisteredFunction, match="is not registered"):
         functions.resolve(f"{__name__}.{name}", functions.WORK_KINDS)
@@ -508,12 +561,8 @@ def test_the_helpers_for_tests_run_tasks(name: str) -> None:
         signal.connect(hear)
     try:
         result = getattr(background, name).enqueue(*([] if name == "fail_value" else ["k"]))
-        for _ in range(5):
-            # On a slow machine the time of a retry may not have passed even then.
-            run_work(retries=True)
-            result.refresh()
-            if result.is_finished:
-                break
+        run_work(retries=True)
+        result.refresh()
     finally:
         for signal in (signals.task_started, signals.task_finished):
             signal.disconnect(hear)
@@ -522,3 +571,35 @@ def test_the_helpers_for_tests_run_tasks(name: str) -> None:
     raised = {"fail_async": "LookupError('no k')", "fail_value": "ValueError('This task failed due to ValueError')"}.get(name, "None")
     running = [("RUNNING", number, "None") for number in range(1, attempts + 1)]
     assert heard == [*running, (result.status.value, attempts, raised)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["look", "look_async", "fail_value"])
+def test_eager_mode_runs_a_task_after_it_was_told_of(name: str) -> None:
+    """As in production: whoever hears of the start has heard of the enqueue."""
+    from django_workpool.testing import eager
+
+    heard: list[str] = []
+    names = {getattr(framework("signals"), told): told for told in ("task_enqueued", "task_started", "task_finished")}
+
+    def hear(signal: Any, task_result: Any, **kwargs: Any) -> None:
+        heard.append(f"{names[signal]} {task_result.status.value}")
+
+    arguments = [] if name == "fail_value" else ["k"]
+    for signal in names:
+        signal.connect(hear)
+    try:
+        with eager():
+            result = getattr(background, name).enqueue(*arguments)
+            with pytest.raises(ValueError, match="failed due to") if name == "fail_value" else nullcontext(), eager(raises=True):
+                getattr(background, name).enqueue(*arguments)
+    finally:
+        for signal in names:
+            signal.disconnect(hear)
+    result.refresh()
+    end = "FAILED" if name == "fail_value" else "SUCCESSFUL"
+    assert heard == ["task_enqueued READY", "task_started RUNNING", f"task_finished {end}"] * 2
+    assert (result.status.value, Work.objects.count()) == (end, 0)
+    after = noop.enqueue()
+    after.refresh()
+    assert after.status.value == "READY"

@@ -257,3 +257,12 @@ def test_a_module_of_an_installed_app_is_imported_for_its_exception(monkeypatch:
     assert "antigravity" not in sys.modules
     with pytest.raises(ImportError, match="there is no"):
         exception_class("django_workpool.Workpools")
+
+
+@pytest.mark.parametrize("raises", ["SystemExit(1)", "RuntimeError()", "ImportError()"])
+def test_a_module_that_cannot_be_imported_has_no_exception(raises: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case C077: a row may name any module of an installed app, a script that ends its process, too."""
+    (tmp_path / "script.py").write_text(f"raise {raises}")
+    monkeypatch.setattr("tests.background.__path__", [str(tmp_path)])
+    with pytest.raises(ImportError):
+        exception_class("tests.background.script.Evil")

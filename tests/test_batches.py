@@ -502,6 +502,8 @@ def test_ended_batches_are_kept_for_the_retention(retention: timedelta | None, p
     rows = [Batch(id=uuid.uuid4(), pool=POOL, total=1, created=now, ended=age and now - age) for age in ages]
     Batch.objects.bulk_create(rows)
     BatchFailure.objects.bulk_create([BatchFailure(batch_id=one.id, work_id=uuid.uuid4(), kind="failed") for one in rows])
+    # What may be pruned is not shown, pruned or not.
+    assert [batches.status(POOL, one.id) is None for one in rows] == [number < pruned for number in range(len(rows))]
     assert batches.overdue(USING) == ([POOL] if pruned else [])
     assert batches.prune(USING, POOL) == pruned
     assert batches.overdue(USING) == []
@@ -520,6 +522,7 @@ def test_a_batch_with_many_failures_goes_in_chunks(monkeypatch: pytest.MonkeyPat
     prune: Callable[[], int] = lambda: batches.prune(USING, POOL)  # noqa: E731
     for _ in range(4):
         counts.append((prune(), BatchFailure.objects.count(), Batch.objects.count()))
+        assert batches.status(POOL, row.id) is None, "half of its failures would look like successes"
     assert counts == [(3, 4, 1), (3, 1, 1), (1, 0, 0), (0, 0, 0)]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -343,6 +344,56 @@ def test_a_periodic_work_is_in_the_database_of_its_pool(second: str, settings: A
     assert check_periodic(None, databases=["default"]) == []
     assert periodic.unschedule("nightly") and not periodic.unschedule("nightly")
     assert where("nightly") == {"default": [], SECOND: []}
+
+
+def test_what_is_rolled_back_in_one_database_is_not_lost_in_the_other(second: str, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [SHIPPED]
+    settings.WORKPOOLS = TWO
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    periodic.schedule("nightly", tasks.note, cron="0 1 * * *")
+    with pytest.raises(RuntimeError), transaction.atomic(using=SECOND):
+        periodic.schedule("nightly", tasks.note, cron="0 1 * * *", pool="far")
+        assert where("nightly") == {"default": ["default"], SECOND: ["far"]}
+        raise RuntimeError
+    assert where("nightly") == {"default": ["default"], SECOND: []}
+    with transaction.atomic(using=SECOND):
+        periodic.schedule("nightly", tasks.note, cron="0 1 * * *", pool="far")
+    assert where("nightly") == {"default": [], SECOND: ["far"]}
+
+
+def test_a_row_that_the_other_database_refuses_stays_where_it_is(second: str, settings: Any, admin_client: Client) -> None:
+    settings.DATABASE_ROUTERS = [SHIPPED]
+    settings.WORKPOOLS = TWO
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    periodic.schedule("nightly", tasks.note, cron="0 1 * * *", pool="far")
+    moved = Periodic.objects.using(SECOND).get()
+    fields = {"name": "nightly", "func_path": "tests.works.tasks.note", "arguments": '{"args": [], "kwargs": {}}', "priority": "0"}
+    fields |= {"cron": "0 2 * * *", "time_zone": "UTC", "missed": "last", "enabled": "on", "pool": "default"}
+    page = reverse("admin:workpool_periodic_change", args=[moved.pk]) + "?_changelist_filters=database%3Dsecond"
+    with patch.object(periodic, "create", side_effect=DatabaseError), pytest.raises(DatabaseError):
+        admin_client.post(page, fields)
+    assert where("nightly") == {"default": [], SECOND: ["far"]}
+
+
+def test_works_are_scheduled_before_the_other_database_has_tables(second: str, settings: Any) -> None:
+    """As while the databases are migrated, one after the other, by a receiver of post_migrate."""
+    settings.DATABASE_ROUTERS = [SHIPPED]
+    settings.WORKPOOLS = TWO
+    periodic.schedule("nightly", tasks.note, cron="0 1 * * *")
+    with transaction.atomic():
+        periodic.schedule("nightly", tasks.note, cron="0 2 * * *")
+    assert Periodic.objects.using("default").get().cron == "0 2 * * *"
+    assert periodic.unschedule("nightly")
+
+
+def test_a_process_ends_where_its_version_was_not_migrated(second: str, settings: Any, main_process: StartMain) -> None:
+    """It must not take the lead from processes of the version before: these go on."""
+    call_command("migrate", "workpool", "0002", database=SECOND, verbosity=0)
+    main_process.database_url = second
+    main = main_process()
+    assert main.wait(PATIENCE) == 1
+    assert "cannot be read" in main.output() and "Run: manage.py migrate" in main.output()
+    assert not Lead.objects.using(SECOND).exclude(owner=None).exists()
 
 
 # The admin ----------------------------------------------------------------------------------------------------------

@@ -238,3 +238,21 @@ def test_one_broken_tasks_module_does_not_stop_the_others(tmp_path, monkeypatch,
     (record,) = [record for record in caplog.records if record.name == "django_workpool.functions"]
     assert record.getMessage() == "The module app_broken.tasks could not be imported: its functions cannot run in this process."
     assert "SystemExit" in record.exc_text
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "SystemExit"])
+def test_a_module_is_not_asked_for_names_that_it_does_not_have(package, error):
+    """A module's own __getattr__ would be called with a name that anybody may have stored."""
+    code = f"asked = []\ndef __getattr__(name):\n    asked.append(name)\n    raise {error}(name)\n@action\ndef there(): ...\n"
+    module = package("lazy", code)
+    assert resolve(f"{module}.there", WORK_KINDS).path == f"{module}.there"
+    with pytest.raises(UnregisteredFunction, match="does not exist: the module allowed.lazy has no optional"):
+        resolve(f"{module}.optional", WORK_KINDS)
+    assert "optional" not in sys.modules[module].asked
+
+
+def test_what_a_module_answers_for_any_name_is_no_function(package):
+    module = package("mocked", "from unittest.mock import call\ndef __getattr__(name): return getattr(call, name)\n")
+    for name in ("call", "anything", "func"):
+        with pytest.raises(UnregisteredFunction, match="is not registered|does not exist"):
+            resolve(f"{module}.{name}", WORK_KINDS)

@@ -39,6 +39,10 @@ class Visitor:
         self.raises: BaseException | None = None
 
     @property
+    def begin(self) -> Callable[[], Any]:
+        return lambda: None
+
+    @property
     def call(self) -> Callable[..., Any]:
         return lambda text: f"<{guarded(text)}>"
 
@@ -77,7 +81,7 @@ def completed(run: Run, outcome: Outcome, follow: Follow = Follow.END) -> Comple
 def attempt(guests: Guests, run: Run) -> Outcome:
     """Run the function as the performer does."""
     try:
-        registered, args, kwargs = guests.prepare(run)
+        registered, args, kwargs, _ = guests.prepare(run)
         return Outcome("success", f'"{registered.func(*args, **kwargs)}"')
     except BaseException as error:
         return Outcome("failed", failure=guests.describe(run, error))
@@ -130,7 +134,7 @@ def test_whether_another_attempt_can_help_is_the_guests_to_say_too(visitors: lis
     guests = Guests("default", "me")
     assert attempt(guests, run_of("fail")).failure.retryable is True  # type: ignore[union-attr]
     assert attempt(guests, run_of("at once", 2)).failure.retryable is False  # type: ignore[union-attr]
-    registered, args, _ = guests.prepare(run_of("fail", 3))
+    registered, args, _, _ = guests.prepare(run_of("fail", 3))
     visitors[-1].final = True
     with pytest.raises(ValueError) as caught:
         registered.func(*args)

@@ -56,6 +56,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
+    # However busy the machine is.
+    monkeypatch.setattr(phase, "BUDGET", float("inf"))
     monkeypatch.setattr(type(database(USING)), "clock_ms_sql", property(lambda self: repr(clock.ms)))
     return clock
 
@@ -72,7 +74,7 @@ def row(name: str = "p") -> Periodic:
 def look(loop: Loop, clock: Clock) -> None:
     """Let the leader know what the watch's look finds."""
     outlook, next_turns = Outlook(USING), {loop.memory.pool: float("inf")}
-    ticks = phase.first_ticks(one_by_one(database(USING), [phase.TICKS]))
+    ticks = phase.first_ticks(one_by_one(database(USING), [phase.TICKS]), clock.ms)
     news = News(at=float("inf"), now_ms=clock.ms, workers=[], lead=(None, 0, None), queues=None, ticks=ticks)
     outlook.bring(news)
     outlook.plan_ticks({loop.memory.pool: loop.memory}, next_turns)
@@ -447,6 +449,30 @@ def test_a_clock_that_was_years_ahead_does_not_silence_it_for_years(loop: Loop, 
     assert row().next_ms == NOON + 5 * MINUTE
 
 
+def test_ticks_of_a_clock_that_was_months_ahead_do_not_silence_it_for_months(loop: Loop, clock: Clock) -> None:
+    """What was planned by that clock is planned anew once it has been set right; nobody need touch the row."""
+    for name in "pq":
+        schedule(name, functions.act, cron="*/5 * * * *", time_zone="UTC")
+    turn(loop, clock)
+    turn(loop, clock, NOON + 90 * DAY)
+    ticks()
+    Periodic.objects.filter(name="q").update(next_ms=NOON + 5 * MINUTE, last_ms=NOON)
+    turn(loop, clock, NOON + MINUTE)
+    assert (row("p").next_ms, row("p").last_ms) == (NOON + 5 * MINUTE, None)
+    assert ticks() == []
+    turn(loop, clock, NOON + 5 * MINUTE)
+    assert ticks() == ["2027-06-01T12:05:00"] * 2
+
+
+@pytest.mark.parametrize("missed", ["all", "last", "skip"])
+@pytest.mark.parametrize("next_ms", [-1, -(2**53), -(2**63)])
+def test_a_tick_that_no_clock_has_shown_is_worked_out_anew(loop: Loop, clock: Clock, missed: str, next_ms: int) -> None:
+    schedule("p", functions.act, cron="*/5 * * * *", time_zone="UTC", missed=missed)
+    Periodic.objects.update(next_ms=next_ms)
+    assert events(turn(loop, clock)) == []
+    assert (row().next_ms, row().error, ticks()) == (NOON + 5 * MINUTE, "", [])
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer: nobody else is changing a row meanwhile")
 def test_the_loop_does_not_wait_for_somebody_who_changes_a_row(loop: Loop, clock: Clock) -> None:
@@ -486,6 +512,8 @@ BROKEN = [
     {"fn_type": "callback"},
     {"priority": 3_000},
     {"missed": "some"},
+    {"retry": "nonsense"},
+    {"retry": '{"max_attempts": 3}'},
 ]
 
 
@@ -554,7 +582,7 @@ def test_a_leader_without_the_library_goes_on_and_says_so_once(loop: Loop, clock
 def test_a_row_of_a_pool_that_nobody_knows_troubles_nobody(loop: Loop, clock: Clock) -> None:
     schedule("p", functions.act, cron="* * * * *", time_zone="UTC")
     Periodic.objects.update(pool="gone")
-    assert phase.first_ticks(one_by_one(database(USING), [phase.TICKS])) == {}
+    assert phase.first_ticks(one_by_one(database(USING), [phase.TICKS]), clock.ms) == {}
     turn(loop, clock, NOON + MINUTE)
     assert ticks() == []
     assert [one.id for one in checks.run_checks(databases=[USING]) if "'gone'" in one.msg] == ["workpool.W010"]
@@ -592,6 +620,25 @@ def test_many_rows_at_the_same_moment_are_enqueued_in_bounded_batches(loop: Loop
     while loop.iterate().again:
         counts.append(Work.objects.count())
     assert (counts, Work.objects.count()) == ([3, 6], 8)
+    assert {one.next_ms for one in Periodic.objects.all()} == {NOON + 2 * MINUTE}
+
+
+def test_many_rows_do_not_hold_up_works_that_wait(loop: Loop, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its time is over, an iteration starts works, and leaves the other rows to the next one."""
+    monkeypatch.setattr(phase, "BUDGET", 0.0)
+    loop.configure(1)
+    for number in range(3):
+        schedule(f"p{number}", functions.act, cron="* * * * *", time_zone="UTC")
+    while turn(loop, clock).again:
+        pass
+    clock.ms += MINUTE
+    waits = Workpool().enqueue(functions.act)
+    it = loop.iterate()
+    assert ([one.work_id for one in it.started], it.again, Work.objects.count()) == ([waits], True, 2)
+    turns = 1
+    while loop.iterate().again:
+        turns += 1
+    assert (turns, Work.objects.count()) == (2, 4)
     assert {one.next_ms for one in Periodic.objects.all()} == {NOON + 2 * MINUTE}
 
 

@@ -5,6 +5,7 @@ import threading
 import uuid
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.db import connection, transaction
@@ -12,6 +13,7 @@ from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_workpool import InvalidWork, UnknownPool, Workpool, WorkpoolError, aenqueue, call, enqueue
+from django_workpool.database import database
 from django_workpool.models import (
     Archive,
     Attempt,
@@ -26,7 +28,8 @@ from django_workpool.models import (
     Work,
     Worker,
 )
-from django_workpool.testing import EndlessWork, RanWork, WorkFailed, WorkpoolTestMixin, arun_work, run_work, travel
+from django_workpool.testing import EndlessWork, RanWork, WorkFailed, WorkpoolTestMixin, arun_work, run_work, running, travel
+from django_workpool.testing.clock import aliases
 
 from . import helped
 from .helped import noted
@@ -211,6 +214,14 @@ class Common:
         Work.objects.filter(func_path__endswith="ever").delete()
         assert len(run_work(most=50)) == 50
 
+    def test_retries_go_on_only_so_long(self) -> None:
+        enqueue(helped.fail_until, 9)
+        with pytest.raises(EndlessWork, match=r"2 attempts have run, of tests.helped.fail_until \(2 times\), and a retry still waits"):
+            run_work(retries=True, most=2)
+        assert (len(noted("attempt")), Work.objects.get().attempts, RunningWork.objects.count()) == (2, 2, 0)
+        with travel(timedelta(days=3)):
+            assert [(one.attempts, one.ended) for one in run_work(retries=True, most=1)] == [(3, True)]
+
     def test_bad_calls_are_refused(self) -> None:
         with pytest.raises(UnknownPool):
             run_work("nowhere")
@@ -222,8 +233,6 @@ class Common:
 
     def test_another_leader_is_not_disturbed(self) -> None:
         run_work()
-        from django_workpool.database import database
-
         owner, later = uuid.uuid4(), database("default").clock_ms() + 60_000
         Lead.objects.update(owner=owner, expires_ms=int(later))
         if not database("default").leases:
@@ -245,6 +254,35 @@ class Common:
         enqueue(helped.hook_and_enqueue, True)
         assert len(run_work()) == 3
         assert noted("ran") == ["hook"]
+
+    def test_hooks_may_register_hooks_and_close_connections(self) -> None:
+        enqueue(helped.hook_in_a_hook)
+        assert short(run_work()) == [("hook_in_a_hook", "success", None, "", 1, True)]
+        assert noted("hook") == ["outer", "inner", "next"]
+        assert hot() == [0] * 5
+
+    def test_a_coroutine_that_waits_for_ever_ends_at_its_timeout(self) -> None:
+        Workpool().using(timeout=timedelta(milliseconds=50)).enqueue(helped.wait_for_ever)
+        assert short(run_work()) == [("wait_for_ever", "failed", None, "it took longer than 0.05 s", 1, True)]
+
+    def test_a_retry_that_becomes_due_at_the_very_end_is_waited_for(self) -> None:
+        """On a loaded machine its time comes after the last look at what is due, and before that at what waits."""
+        run_due, ahead = running._run_due, {alias: database(alias).ahead_ms for alias in aliases()}
+
+        def late(stages: Any, *args: Any, **kwargs: Any) -> None:
+            run_due(stages, *args, **kwargs)
+            for stage in stages:
+                stage.db.ahead_ms += 3 * 86_400_000
+
+        enqueue(helped.fail_until, 2)
+        try:
+            with mock.patch.object(running, "_run_due", late):
+                ran = run_work(retries=True)
+        finally:
+            for alias, ms in ahead.items():
+                database(alias).ahead_ms = ms
+        assert [(one.kind, one.attempts, one.ended) for one in ran] == [("failed", 1, False), ("failed", 2, False), ("success", 3, True)]
+        assert hot() == [0] * 5
 
     def test_connections_stay_usable_whatever_functions_do(self) -> None:
         connection.ensure_connection()
@@ -357,8 +395,6 @@ class WithTheMixin(WorkpoolTestMixin, TestCase):
         assert (noted("ran"), len(self.enqueued())) == (["2"], 2)
 
     def test_time_and_mode_end_with_the_test(self) -> None:
-        from django_workpool.database import database
-
         assert database("default").ahead_ms == 0
         enqueue(helped.mark, 1)
         assert noted("ran") == []

@@ -291,6 +291,19 @@ def test_eager_errors_are_kept_and_raised_if_asked() -> None:
     assert PendingStart.objects.count() == 1
 
 
+def test_the_innermost_eager_mode_holds() -> None:
+    with eager():
+        with pytest.raises(ValueError, match="after a change"), eager(raises=True):
+            enqueue(helped.count_and_fail, "x")
+        with eager(retries=True):
+            enqueue(helped.fail_until, 1)
+        enqueue(helped.count_and_fail, "y")
+    assert noted("attempt") == ["", ""]
+    assert enqueued()[-1].ended
+    enqueue(helped.add, 1)
+    assert not enqueued()[-1].ended
+
+
 def test_eager_works_enqueue_others_that_run_after_them() -> None:
     Workpool().configure(max_parallelism=1)
     with eager():

@@ -1,5 +1,6 @@
 """Timeouts without processes: what is accepted, which one counts, and that the exception never leaves the run that it is for."""
 
+import _thread
 import contextlib
 import random
 import threading
@@ -12,6 +13,7 @@ import pytest
 from django.db import connection
 
 from django_workpool import CurrentWork, InvalidWork, NoCurrentWork, Workpool, WorkpoolError, WorkTimeout, action, current, mutation, query
+from django_workpool.adapters import visit
 from django_workpool.current_work import working_on
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import limits, timeouts
@@ -275,7 +277,82 @@ def test_the_watchman_begins_anew_and_outlives_errors(monkeypatch: pytest.Monkey
     assert broken
 
 
+def test_a_call_waits_for_a_shot_that_is_being_fired_however_long_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchman has lost the interpreter in the middle: what he fires late must not come in the pool's code."""
+    monkeypatch.setattr(timeouts, "_raise_in", lambda thread, what: raised.append(what))
+    raised: list[int | None] = []
+    made = threading.Event()
+
+    def body() -> None:
+        nonlocal shot
+        shot = Shot()
+        made.set()
+        go.wait(20)
+        shot.end()
+
+    shot: Any = None
+    go = threading.Event()
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    assert made.wait(20)
+    shot.firing = True
+    go.set()
+    thread.join(1.5)
+    assert thread.is_alive() and raised == [], "it does not go before it is known"
+    shot.fired = True
+    thread.join(20)
+    assert not thread.is_alive() and raised == [None]
+
+
+def test_what_a_guest_does_around_its_function_is_in_the_way_and_the_function_is_not(run: Callable[..., Any]) -> None:
+    asked: dict[str, list[bool]] = {"guest": [], "function": []}
+
+    def ask(where: str) -> None:
+        shot, end = Shot(), time.monotonic() + 20
+        _thread.start_new_thread(lambda: asked[where].append(shot.is_in_the_way()), ())
+        # Without a call into what is in the way itself.
+        while not asked[where] and time.monotonic() < end:
+            pass
+
+    # A function of a module of the package: what stands for a framework's guest.
+    source = "def call(ask, visit):\n    ask('guest')\n    visit(ask, ('function',), {})\n"
+    scope: dict[str, Any] = {"__name__": "django_workpool.backend.runs"}
+    exec(source, scope)  # noqa: S102
+    run(timed(1, 60_000), scope["call"], ask, visit)
+    assert asked == {"guest": [True], "function": [False]}
+
+
 # Cancelations ---------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_several_databases_with_one_number_are_told_apart(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each database numbers its runs from 1, and one process may serve several."""
+    monkeypatch.setattr(limits.conf, "database_alias", lambda pool: "second" if pool == "far" else "default")
+    here, there = timed(1, 60_000), timed(1, 300)._replace(pool="far", work_id=new_work_id())
+    ended: dict[str, Any] = {}
+
+    def far() -> None:
+        try:
+            limits.call(there, Bare(), stops.compute, (30,), {})  # type: ignore[arg-type]
+        except WorkTimeout:
+            ended["far"] = limits.failed(there, Failure(class_path=limits.CANCELED, text="x")).kind
+        limits.end(there)
+
+    def function() -> list[bool]:
+        thread = threading.Thread(target=far)
+        thread.start()
+        wait_until(lambda: len(limits._watched) == 2)
+        limits.cancel([1], "second")
+        before = current().canceled
+        assert current().work_id == here.work_id
+        thread.join(20)
+        limits.cancel([1], "second")
+        ended["here"] = current().canceled
+        limits.cancel([1], "default")
+        return [before, current().canceled]
+
+    assert run(here, function) == [False, True]
+    assert ended == {"far": "canceled", "here": False}
 
 
 def test_a_run_is_told_of_its_cancelation_and_counts_as_canceled_only_then(run: Callable[..., Any]) -> None:
@@ -299,7 +376,13 @@ def test_a_run_is_told_of_its_cancelation_and_counts_as_canceled_only_then(run: 
 def test_a_parent_is_told_of_calls_that_it_may_end_and_of_no_others(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, bool]] = []
     monkeypatch.setattr(limits, "on_call", lambda run, calls: told.append((run.token, calls)))
-    assert run(a_run(1), limits.is_calling, 1) and not limits.is_calling(1) and told == []
+
+    def is_calling() -> bool:
+        answers: list[bool] = []
+        limits.tell_call(1, answers.append)
+        return answers[0]
+
+    assert run(a_run(1), is_calling) and not is_calling() and told == []
     run(timed(2, 60_000), lambda: None)
     assert told == [(2, True), (2, False)]
     run(a_run(3), limits.cancel, [3])

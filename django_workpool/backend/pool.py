@@ -1,6 +1,5 @@
 """The backend: tasks become works of the pool that is named like their queue."""
 
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -10,7 +9,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 
 from .. import conf, functions
-from ..exceptions import UnregisteredFunction, WorkpoolSettingsError
+from ..exceptions import UnregisteredFunction, WorkExists, WorkpoolSettingsError
 from ..ids import time_of
 from ..plain import shown
 from .framework import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
@@ -21,9 +20,6 @@ from .task import WorkpoolTask, check_declared, check_options, extra_options, in
 
 if TYPE_CHECKING:
     from ..pools import Workpool
-
-#: Seconds by which a new id may seem older than it is: it holds fractions of milliseconds.
-TICK = 0.001
 
 
 class PoolTasks(BaseTaskBackend):
@@ -111,10 +107,13 @@ class PoolTasks(BaseTaskBackend):
             pools = conf.pools()
         except WorkpoolSettingsError:
             return
-        for queue in sorted(self._named or ()):
+        for queue in sorted(self._named or (), key=str):
             if queue not in pools:
                 hint = f"WORKPOOLS names {', '.join(map(repr, pools))}."
                 yield Error(f"{place}: the queue {queue!r} is no pool.", hint=hint, id="workpool.E012")
+        if not isinstance(self.options, Mapping):
+            yield Error(f"{place}: OPTIONS must be a dictionary, not {type(self.options).__name__}.", id="workpool.E013")
+            return
         known = extra_options()
         for name in sorted(map(str, set(self.options) - known)):
             yield Error(f"{place}: OPTIONS has an unknown {shown(name)}.", hint=f"Known: {', '.join(sorted(known))}.", id="workpool.E013")
@@ -141,16 +140,23 @@ class WorkpoolBackend(PoolTasks):
 
         Raises:
             InvalidTask: the task cannot be taken.
-            TypeError, ValueError: an argument cannot be stored. Nothing has been written.
+            TypeError, ValueError: an argument cannot be stored.
+            WorkExists: its unique key is taken, and it says ``if_taken="raise"``. Nothing has been written in any of these cases.
         """
         pool, result = self.accept(task, args, kwargs)
-        began = time.time()
-        work_id = pool.enqueue(task.func, *result.args, **result.kwargs)
-        identify(result, work_id)
-        if (made := time_of(work_id)) is not None and made < began - TICK:
-            # An option has led to a work that is there already: nothing was enqueued.
+        keeps = bool(pool._options.unique) and pool._options.if_taken == "keep"
+        try:
+            # Whether a work is kept, its id does not tell.
+            work_id = (pool.using(if_taken="raise") if keeps else pool).enqueue(task.func, *result.args, **result.kwargs)
+        except WorkExists as kept:
+            if not keeps:
+                raise
+            # Nothing was enqueued. What has the key may be no task.
+            identify(result, kept.work_id)
             with suppress(TaskResultDoesNotExist):
-                return self.get_result(work_id)
+                return self.get_result(kept.work_id)
+            return result
+        identify(result, work_id)
         send(task_enqueued, self, result)
         return result
 

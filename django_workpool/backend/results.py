@@ -178,8 +178,8 @@ def _looked_up(path: str) -> object:
 
 def _module_of(parts: list[str]) -> tuple[ModuleType, list[str]]:
     if ".".join(parts[:-1]) not in sys.modules and is_allowed(".".join(parts[:-1])):
-        # It may be a class in a class.
-        with suppress(ImportError):
+        # It may be a class in a class; and a module may raise anything, even end the process.
+        with suppress(Exception, SystemExit):
             import_module(".".join(parts[:-1]))
     for size in range(len(parts) - 1, 0, -1):
         module = sys.modules.get(".".join(parts[:size]))

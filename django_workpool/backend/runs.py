@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from .. import serialization
-from ..adapters import Adapter, recognize, standing_at
+from ..adapters import Adapter, recognize, standing_at, visit
 from ..types import Outcome, Run
 from .framework import (
     BaseTaskBackend,
@@ -60,28 +60,40 @@ class TaskRun:
         self._context: contextvars.Context | None = None
 
     @property
+    def begin(self) -> Callable[[], Any]:
+        """What reads the attempt's result, and tells that it begins."""
+        return self._begin_async if iscoroutinefunction(self._task.func) else self._begin
+
+    def _begin(self) -> None:
+        self._result = self._read()
+        send(task_started, self._backend, self._result)
+
+    async def _begin_async(self) -> None:
+        self._result = await sync_to_async(self._read)()
+        try:
+            await asend(task_started, self._backend, self._result)
+        finally:
+            self._context = contextvars.copy_context()
+
+    @property
     def call(self) -> Callable[..., Any]:
         """What is called in the function's place."""
         return self._call_async if iscoroutinefunction(self._task.func) else self._call
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        result = self._result = self._read()
-        send(task_started, self._backend, result)
         try:
-            return self._checked(self._task.func(*self._arguments(result, args), **kwargs))
+            return self._checked(visit(self._task.func, self._arguments(args), kwargs))
         finally:
             self._context = contextvars.copy_context()
 
     async def _call_async(self, *args: Any, **kwargs: Any) -> Any:
-        result = self._result = await sync_to_async(self._read)()
         try:
-            await asend(task_started, self._backend, result)
-            return self._checked(await self._task.func(*self._arguments(result, args), **kwargs))
+            return self._checked(await self._task.func(*self._arguments(args), **kwargs))
         finally:
             self._context = contextvars.copy_context()
 
-    def _arguments(self, result: "TaskResult[Any, Any]", args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (TaskContext(task_result=result), *args) if self._task.takes_context else args
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (TaskContext(task_result=self._result), *args) if self._task.takes_context else args  # type: ignore[arg-type]
 
     def _checked(self, value: Any) -> Any:
         try:

@@ -1,5 +1,6 @@
 """Tasks with the options of a work: ``@task(retry=True)``, ``.using(retry=True)``, and what the pool is told of them."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -19,6 +20,8 @@ _NOT_EXTRA = frozenset({"priority", "run_after", "name"})
 _MAX_ATTEMPTS = "max_attempts"
 #: What may lead to a module that is being imported when a task is declared: looked at when it is enqueued.
 _LATE = frozenset({"on_complete", "on_complete_context"})
+#: The slot in which a Task holds its function.
+_FUNC = inspect.getattr_static(Task, "func")
 
 
 def extra_options() -> frozenset[str]:
@@ -139,8 +142,9 @@ def invalid_task() -> Iterator[None]:
 
 def task_of(held: object) -> "Task[Any, Any] | None":
     """Return an object if it is a Task of a plain function. Trusts nothing but its type."""
-    # Not isinstance(): it would believe a __class__ that pretends.
-    if issubclass(type(held), Task) and type(held.func) is FunctionType:  # type: ignore[attr-defined]
+    # Not isinstance(): it would believe a __class__ that pretends. Nor a property of a subclass: it may answer differently each time.
+    kind = type(held)
+    if issubclass(kind, Task) and inspect.getattr_static(kind, "func") is _FUNC and type(getattr(held, "func", None)) is FunctionType:
         return held  # type: ignore[return-value]
     return None
 

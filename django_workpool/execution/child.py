@@ -136,11 +136,15 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
     from .courier import courier, frames
     from .run import Performer
 
+    #: What was told of runs that may not have begun: the parent tells it once.
+    canceled: set[int] = set()
+
     def cancel(token: int) -> None:
+        # Whoever comes first, the other sees it: here it is noted before the run is looked for, there the run begins before.
+        canceled.add(token)
         limits.cancel([token])
-        if not limits.is_calling(token):
-            # Its end is being written: that is not to be disturbed.
-            parent.tell(token=token, calls=False)
+        # Where the function is not called, its end is being written, or it is yet to begin: that is not to be disturbed.
+        limits.tell_call(token, lambda calls: parent.tell(token=token, calls=calls))
 
     eventlog.log_to_stderr()
     functions.load_tasks()
@@ -163,6 +167,8 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
         run, leads = read_run(frame["run"]), frame["leads"]
         eventlog.set_levels(setup["using"], {run.pool: frame["level"]})
         brought.clear()
+        limits.begin(run)
+        limits.cancel(canceled & {run.token})
         try:
             contextvars.Context().run(performer.perform, run, isolation)
         except BaseException as error:
@@ -172,5 +178,6 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
             sys.stdout.flush()
             sys.stderr.flush()
         outcome = outcome_frame(brought[0]) if brought else None
+        canceled.clear()
         parent.tell(token=run.token, outcome=outcome, signals=frames(notices))
     isolation.close()

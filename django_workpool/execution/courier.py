@@ -4,6 +4,7 @@
 a thread of its own, as they never run the code of others. What does not fit is dropped and counted: signals are sent at most once.
 """
 
+import asyncio
 import logging
 import queue
 import threading
@@ -186,10 +187,18 @@ def announce(run: Run, isolation: Isolation) -> None:
 async def announce_async(run: Run) -> None:
     """Send ``work_started`` from the coroutine that is about to await the function; plain receivers run on asgiref's thread."""
     if is_heard(work_started):
+        task = asyncio.current_task()
+        before = task.cancelling() if task is not None else 0
         try:
             await work_started.asend_robust(None, **_started(run))
-        except Exception:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > before:
+                # Not a receiver's own doing.
+                raise
             logger.exception("a receiver of a signal could not be called")
+            while task is not None and task.cancelling() > before:
+                # Of the group of receivers, of which one has ended the others.
+                task.uncancel()
 
 
 def _started(run: Run) -> dict[str, Any]:

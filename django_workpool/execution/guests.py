@@ -13,6 +13,7 @@ from ..functions import Registered
 from ..types import Failure, FnType, Follow, Outcome, Run
 from .calls import prepare
 from .isolation import Isolation
+from .limits import Before
 
 logger = logging.getLogger("django_workpool.execution")
 
@@ -30,14 +31,14 @@ class Guests:
         self._lock = threading.Lock()
         self._present: dict[int, Guest] = {}
 
-    def prepare(self, run: Run) -> tuple[Registered, list[Any], dict[str, Any]]:
-        """Return what is to be called, and its arguments; see ``calls.prepare``."""
+    def prepare(self, run: Run) -> tuple[Registered, list[Any], dict[str, Any], Before | None]:
+        """Return what is to be called, its arguments, and what is called before it; see ``calls.prepare``."""
         registered, args, kwargs = prepare(run)
-        if registered.adapter is not None:
-            with self._lock:
-                guest = self._present[run.token] = registered.adapter(run, self._using, self._worker)
-            registered = replace(registered, func=guest.call)
-        return registered, args, kwargs
+        if registered.adapter is None:
+            return registered, args, kwargs, None
+        with self._lock:
+            guest = self._present[run.token] = registered.adapter(run, self._using, self._worker)
+        return replace(registered, func=guest.call), args, kwargs, guest.begin
 
     def describe(self, run: Run, error: BaseException) -> Failure:
         """Return what a run has raised; a guest's is kept, as whoever is told of the end wants to see it."""

@@ -5,10 +5,12 @@ A coroutine is canceled on its loop, where it can only be waiting for something 
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from .. import conf
 from ..current_work import call_for, work_of, working_on
 from ..exceptions import WorkTimeout
 from ..types import Failure, FnType, Outcome, Run
@@ -21,6 +23,11 @@ _STOPS = frozenset({CANCELED, "asyncio.exceptions.CancelledError"})
 
 #: Told when a call of a run's function begins and ends that has a timeout or a canceled work; in a child process that is the parent.
 on_call: Callable[[Run, bool], None] | None = None
+#: What ``on_call`` was told last is true: no call begins or ends between the question and the answer. Never held by a function's call.
+_telling = threading.Lock()
+
+#: Called in a function's context before it, in time that is not the function's; awaited if the function is a coroutine function.
+Before = Callable[[], Any]
 
 
 class _Watched:
@@ -37,32 +44,40 @@ class _Watched:
         """Say that the work was canceled."""
         self.work.mark_canceled()
 
-    def call(self, isolation: Isolation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(
+        self, isolation: Isolation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], before: Before | None
+    ) -> Any:
         """Call the function. Once for an attempt, or again and again where its transaction is repeated."""
-        timed = self.run.timeout_ms is not None
-        if timed and self.timeout is None:
-            self.timeout = Timeout(self.run)
-        self.calling = True
-        self._tell()
         try:
-            return isolation.call(self._body, (func, args, kwargs))
+            return isolation.call(self._body, (func, args, kwargs, before))
         finally:
-            self.calling = False
+            # Not in the function's call: a forked copy of this process does not come back from that.
+            self._turn(calling=False)
             if self.timeout is not None and self.timeout.was_fired:
                 # The exception may have come in the middle of whatever the driver was doing.
                 isolation.distrust()
-            self._tell()
 
-    def _tell(self) -> None:
-        if on_call and (self.timeout is not None or self.work.canceled):
-            on_call(self.run, self.calling)
-
-    def _body(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _body(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], before: Before | None) -> Any:
         if self.run.fn_type is FnType.CALLBACK:
             return func(*args, **kwargs)
+        if before is not None:
+            call_for(self.work, before, (), {})
+        if self.run.timeout_ms is not None and self.timeout is None:
+            self.timeout = Timeout(self.run)
+        self._turn(calling=True)
         if self.timeout is None:
             return call_for(self.work, func, args, kwargs)
         return self.timeout.call(lambda: call_for(self.work, func, args, kwargs))
+
+    def _turn(self, *, calling: bool) -> None:
+        """Note that the function is called from now on, or no more."""
+        if on_call is None:
+            self.calling = calling
+            return
+        with _telling:
+            self.calling = calling
+            if self.timeout is not None or self.work.canceled:
+                on_call(self.run, calling)
 
 
 class _Awaited(_Watched):
@@ -94,14 +109,16 @@ class _Awaited(_Watched):
         self._stop(told_timeout(self.run))
         self.timer = self.loop.call_later(STOP_GRACE, tell_overdue, self.run)
 
-    async def wait(self, awaitable: Awaitable[Any]) -> Any:
-        """Wait for what the function returned."""
-        if self.run.timeout_ms is not None:
-            self.timer = self.loop.call_later(self.run.timeout_ms / 1000, self._expire)
+    async def wait(self, func: Callable[[], Awaitable[Any]], before: Before | None) -> Any:
+        """Call the function, and wait for what it returns."""
         self.calling = True
         try:
             with working_on(self.work):
-                return await awaitable
+                if before is not None:
+                    await before()
+                if self.run.timeout_ms is not None:
+                    self.timer = self.loop.call_later(self.run.timeout_ms / 1000, self._expire)
+                return await func()
         except asyncio.CancelledError as error:
             if not self.expired:
                 raise
@@ -112,68 +129,94 @@ class _Awaited(_Watched):
                 self.timer.cancel()
 
 
-_watched: dict[int, _Watched] = {}
+#: By pool and token: one process may serve several databases, each of which numbers its runs from 1.
+_watched: dict[tuple[str, int], _Watched] = {}
+
+
+def _of(run: Run) -> _Watched | None:
+    return _watched.get((run.pool, run.token))
 
 
 def begin(run: Run) -> _Watched:
-    """Note that a run begins on this thread. Its timeout counts from the first call of its function."""
-    found = _watched.get(run.token)
+    """Note that a run begins. Its timeout counts from the first call of its function."""
+    found = _of(run)
     if found is None:
-        found = _watched[run.token] = _Watched(run)
+        found = _watched[run.pool, run.token] = _Watched(run)
     return found
 
 
 def end(run: Run) -> None:
     """Note that a run has ended."""
-    watched = _watched.pop(run.token, None)
+    watched = _watched.pop((run.pool, run.token), None)
     if watched is not None and watched.timeout is not None:
         watched.timeout.end()
 
 
-def call(run: Run, isolation: Isolation, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call(
+    run: Run,
+    isolation: Isolation,
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    before: Before | None = None,
+) -> Any:
     """Call a run's function on this thread, in an empty context in which ``current()`` knows it.
 
     Raises:
         WorkTimeout: its timeout is over.
     """
-    watched = _watched.get(run.token) or begin(run)
-    if run.timeout_ms is None and on_call is None and run.fn_type is not FnType.CALLBACK:
+    watched = _of(run) or begin(run)
+    if run.timeout_ms is None and on_call is None and before is None and run.fn_type is not FnType.CALLBACK:
         # The usual case, kept short.
         return isolation.call(call_for, (watched.work, func, args, kwargs))
-    return watched.call(isolation, func, args, kwargs)
+    return watched.call(isolation, func, args, kwargs, before)
 
 
-async def acall(run: Run, func: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+async def acall(
+    run: Run, func: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any], before: Before | None = None
+) -> Any:
     """Await a run's coroutine function in the current task.
 
     Raises:
         WorkTimeout: its timeout is over.
     """
-    awaited = _watched[run.token] = _Awaited(run)
-    return await awaited.wait(func(*args, **kwargs))
+    awaited = _watched[run.pool, run.token] = _Awaited(run)
+    return await awaited.wait(lambda: func(*args, **kwargs), before)
 
 
 def failed(run: Run, failure: Failure) -> Outcome:
     """Return the outcome of a run whose function has raised: "canceled" if it was told to stop, and has done so."""
-    watched = _watched.get(run.token)
+    watched = _of(run)
     stopped = watched is not None and watched.work.canceled and failure.class_path in _STOPS
     return Outcome(kind="canceled" if stopped else "failed", failure=failure)
 
 
-def cancel(tokens: Iterable[int]) -> None:
-    """Tell runs of this process that their works were canceled; each is told once. Those that are not here are passed over."""
-    for token in tokens:
-        if (watched := _watched.get(token)) is not None:
-            watched.cancel()
+def _with(tokens: Iterable[int], using: str | None) -> list[_Watched]:
+    wanted = frozenset(tokens)
+    found = [one for one in list(_watched.values()) if one.run.token in wanted] if wanted else []
+    return [one for one in found if using is None or conf.database_alias(one.run.pool) == using]
+
+
+def cancel(tokens: Iterable[int], using: str | None = None) -> None:
+    """Tell runs of this process that their works were canceled; each is told once. Those that are not here are passed over.
+
+    Args:
+        tokens: Their tokens.
+        using: The database of which these are; None where there is one only.
+    """
+    for watched in _with(tokens, using):
+        watched.cancel()
 
 
 def is_canceled(token: int) -> bool:
     """Return whether a run of this process was told that its work is canceled."""
-    watched = _watched.get(token)
-    return watched is not None and watched.work.canceled
+    return any(watched.work.canceled for watched in _with([token], None))
 
 
-def is_calling(token: int) -> bool:
-    """Return, where ``on_call`` is set, whether a run's function is being called: else its end is being written, or it has not begun."""
-    watched = _watched.get(token)
-    return watched is not None and watched.calling
+def tell_call(token: int, tell: Callable[[bool], None]) -> None:
+    """Say, where ``on_call`` is set, whether a run's function is being called: else its end is being written, or it has not begun.
+
+    Nothing else is told meanwhile.
+    """
+    with _telling:
+        tell(any(watched.calling for watched in _with([token], None)))

@@ -216,9 +216,13 @@ class ProcessExecutor(Backlog):
         if child.closed is None:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.unsent else 0)
             self._selector.modify(child.channel, wanted, child)
+        else:
+            self._ignore(child)
 
     def _exchange(self, child: Child) -> None:
-        """Send and receive what is possible without waiting."""
+        """Send and receive what is possible without waiting, as long as its end is open."""
+        if child.closed is not None:
+            return
         child.flush()
         for frame in child.receive():
             if child.run is not None and frame.get("token") == child.run.token and not child.note(frame):
@@ -227,20 +231,14 @@ class ProcessExecutor(Backlog):
                 outcome = frame["outcome"]
                 self._bring_home(run, outcome and read_outcome(outcome))
                 post_frames(frame["signals"])
-        if child.closed is None:
-            self._listen(child)
-        else:
-            self._ignore(child)
+        self._listen(child)
 
     def _ignore(self, child: Child) -> None:
         with suppress(KeyError):
             self._selector.unregister(child.channel)
 
     def _bring_home(self, run: Run, outcome: Outcome | None) -> None:
-        if outcome is None:
-            self.done(run)
-        else:
-            self.home(run, outcome)
+        self.done(run) if outcome is None else self.home(run, outcome)
         self._forget(run)
 
     def _forget(self, run: Run) -> None:
@@ -264,7 +262,10 @@ class ProcessExecutor(Backlog):
             elif child.is_overdue(now):
                 child.kill()
             elif now >= child.kill_at:
-                child.kill_for_good()
+                # It may have said meanwhile that the function has ended.
+                self._exchange(child)
+                if now >= child.kill_at:
+                    child.kill_for_good()
 
     def _bury(self) -> None:
         """Take note of children that have ended."""
@@ -276,9 +277,7 @@ class ProcessExecutor(Backlog):
             if not child.proven and (child.works or (child.ready and now - child.started > PROVEN_TIME)):
                 child.proven, self._failures = True, 0
             if child.has_ended():
-                if child.closed is None:
-                    # What it has said before.
-                    self._exchange(child)
+                self._exchange(child)
                 self._ignore(child)
                 self._children.remove(child)
                 child.channel.close()

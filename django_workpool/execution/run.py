@@ -113,8 +113,8 @@ class Performer:
         """Run a coroutine function; everything it raises is its failure."""
         try:
             await announce_async(run)
-            registered, args, kwargs = self.guests.prepare(run)
-            outcome = Outcome(kind="success", value=encode_value(await limits.acall(run, registered.func, args, kwargs)))
+            registered, args, kwargs, before = self.guests.prepare(run)
+            outcome = Outcome(kind="success", value=encode_value(await limits.acall(run, registered.func, args, kwargs, before)))
         except BaseException as error:
             outcome = limits.failed(run, self.guests.describe(run, error))
         finally:
@@ -139,10 +139,13 @@ class Performer:
 
     def _action(self, run: Run, isolation: Isolation) -> Outcome:
         try:
-            registered, args, kwargs = self.guests.prepare(run)
-            # Where there is no event loop: in the tests of projects.
-            func = async_to_sync(registered.func) if registered.is_async else registered.func
-            return Outcome("success", encode_value(limits.call(run, isolation, func, args, kwargs)))
+            registered, args, kwargs, before = self.guests.prepare(run)
+            if registered.is_async:
+                # Where there is no event loop: in the tests of projects. Its timeout is that of a coroutine all the same.
+                value = isolation.call(async_to_sync(limits.acall), (run, registered.func, args, kwargs, before))
+            else:
+                value = limits.call(run, isolation, registered.func, args, kwargs, before)
+            return Outcome("success", encode_value(value))
         except BaseException as error:
             return limits.failed(run, self.guests.describe(run, error))
 

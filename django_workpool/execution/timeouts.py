@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from .. import eventlog
+from ..adapters import visit
 from ..current_work import call_for
 from ..exceptions import WorkTimeout
 from ..types import Run
@@ -28,9 +29,6 @@ logger = logging.getLogger("django_workpool.execution")
 STOP_GRACE = 5.0
 #: The watchman looks at least so often, in seconds.
 LOOK_EVERY = 3600.0
-#: Seconds that a call waits at most to learn whether its shot was fired: moments, unless the watchman was lost in a fork.
-SHOT_TIME = 1.0
-
 #: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares.
 FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool"})
 #: Seconds for which it waits at most until a function has left such code, and between two looks.
@@ -54,10 +52,10 @@ def tell_overdue(run: Run) -> None:
 class Shot:
     """One exception for one call of a function on a thread: fired while the call lasts, or never."""
 
-    __slots__ = ("done", "fired", "firing", "thread")
+    __slots__ = ("done", "fired", "firing", "process", "thread")
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
+        self.thread, self.process = threading.get_ident(), os.getpid()
         self.done = self.firing = self.fired = False
 
     def fire(self) -> None:
@@ -71,7 +69,7 @@ class Shot:
     def is_in_the_way(self) -> bool:
         """Return whether the thread is in code that should not be torn apart. While this is asked, it stays where it is."""
         frame = sys._current_frames().get(self.thread)
-        while frame is not None and frame.f_code not in (call_for.__code__, Timeout.call.__code__):
+        while frame is not None and frame.f_code not in (visit.__code__, call_for.__code__, Timeout.call.__code__):
             if str(frame.f_globals.get("__name__")).partition(".")[0] in FRAGILE:
                 return True
             frame = frame.f_back
@@ -81,8 +79,8 @@ class Shot:
         """Note that the call has ended. The exception may come in here, for the last time: then this is called once more."""
         self.done = True
         if self.firing:
-            until = time.monotonic() + SHOT_TIME
-            while not self.fired and time.monotonic() < until:
+            # Moments, however long they are on this machine; but a copy of the process has no watchman.
+            while not self.fired and os.getpid() == self.process:
                 time.sleep(0)
             # What was not raised yet is not raised any more.
             _raise_in(self.thread, None)
@@ -162,7 +160,7 @@ class Timeout:
 
     def end(self) -> None:
         """Forget it: its run has ended."""
-        _watchman.timed.pop(self.run.token, None)
+        _watchman.timed.discard(self)
 
 
 class _Watchman:
@@ -170,14 +168,14 @@ class _Watchman:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.timed: dict[int, Timeout] = {}
+        self.timed: set[Timeout] = set()
         self.wake_at = float("inf")
         self.thread: threading.Thread | None = None
 
     def watch(self, one: Timeout) -> None:
         """Look after a run from now on, until it is taken out of ``timed``."""
         with self.changed:
-            self.timed[one.run.token] = one
+            self.timed.add(one)
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="workpool-timeouts", daemon=True)
                 self.thread.start()
@@ -195,7 +193,7 @@ class _Watchman:
     def _turn(self) -> None:
         with self.changed:
             now = time.monotonic()
-            running = list(self.timed.values())
+            running = list(self.timed)
             overdue = [one for one in running if one.is_overdue(now)]
             self.wake_at = min((one.look(now) for one in running), default=float("inf"))
             if not overdue:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from django.db.models import F, Q
 
+from .. import serialization
 from ..database import Answers, Due, NewWork, Part
 from ..database.base import lock_rows
 from ..exceptions import InvalidWork
@@ -18,7 +19,7 @@ from ..failures import first_line
 from ..ids import new_work_id
 from ..models import Periodic
 from ..ticks import Cron, is_available
-from ..types import MAX_PRIORITY, MIN_PRIORITY, FnType, Lane, Missed
+from ..types import MAX_PRIORITY, MIN_PRIORITY, FnType, Lane, Missed, RetryBehavior
 from .context import Iteration
 
 #: Milliseconds after which a tick that nobody has enqueued was missed: longer than it takes another process to lead.
@@ -29,15 +30,18 @@ KEPT_MS = 7 * 24 * 3_600_000
 SET_BACK_MS = 24 * 3_600_000
 #: Rows taken in one iteration, and ticks enqueued of all of them together.
 ROWS, TICKS_MAX = 64, 256
+#: Seconds after which an iteration leaves the other rows to the next one: works that wait to be started are to have their turn.
+BUDGET = 0.05
 #: Characters of what the row's column of errors holds.
 ERROR_MAX = 500
 
 _ABLE = "p.enabled AND p.error = ''"
-#: For each pool with periodic works the first of their ticks, 0 where one is to be worked out. A scan: there are few rows.
+#: For each pool with periodic works the first of their ticks, 0 where one is to be worked out, and the last one that was enqueued. A scan:
+#: there are few rows.
 TICKS = Part(
     "ticks",
-    "SELECT p.pool AS pool, MIN(CASE WHEN p.next_ms IS NULL THEN 0 ELSE p.next_ms END) AS tick_ms FROM {Periodic} p "
-    f"WHERE {_ABLE} AND p.pool IN (SELECT i.pool FROM {{InternalState}} i) GROUP BY p.pool",
+    "SELECT p.pool AS pool, MIN(CASE WHEN p.next_ms IS NULL THEN 0 ELSE p.next_ms END) AS tick_ms, MAX(p.last_ms) AS last_ms "
+    f"FROM {{Periodic}} p WHERE {_ABLE} AND p.pool IN (SELECT i.pool FROM {{InternalState}} i) GROUP BY p.pool",
 )
 
 
@@ -67,9 +71,9 @@ class Plan(NamedTuple):
     dropped: tuple[int, int] | None = None
 
 
-def first_ticks(answers: Answers) -> dict[str, float]:
+def first_ticks(answers: Answers, now_ms: float) -> dict[str, float]:
     """Return for each pool with periodic works the database's time of their first tick; 0 for at once."""
-    return {pool: float(tick_ms) for pool, tick_ms in answers["ticks"]}
+    return {pool: 0.0 if (last_ms or 0) > now_ms + SET_BACK_MS else float(tick_ms) for pool, tick_ms, last_ms in answers["ticks"]}
 
 
 def tick(it: Iteration) -> None:
@@ -84,11 +88,15 @@ def tick(it: Iteration) -> None:
         it.emit("periodic_failed", "ERROR", error="the library cronsim is not installed: pip install 'django_workpool[cron]'")
         return
     most = max(1, TICKS_MAX // max(1, len(rows)))
-    left = [_work_off(it, row, most) for row in rows]
+    left, until = [], time.monotonic() + BUDGET
+    for row in rows:
+        left.append(_work_off(it, row, most))
+        if time.monotonic() >= until:
+            break
     # What is due and locked by somebody is found by the watch's next look.
     ahead = f"SELECT MIN(p.next_ms) FROM {{Periodic}} p WHERE p.pool = %s AND {_ABLE} AND p.next_ms > %s"
     ((first,),) = it.db.fetch(ahead, [it.pool, it.now_ms])
-    more = any(left) or len(rows) == ROWS
+    more = any(left) or len(left) < len(rows) or len(rows) == ROWS
     it.again |= more
     it.ticks = (it.now_ms if more else first,)
 
@@ -103,7 +111,9 @@ def remember(it: Iteration) -> None:
 def _due(it: Iteration) -> list[Row]:
     """Lock and return due rows, the latest first: what waits already can wait. Those that somebody changes now are passed over."""
     rows = lock_rows(Periodic, it.db.using, skip_locked=True).filter(pool=it.pool, enabled=True, error="")
-    rows = rows.filter(Q(next_ms=None) | Q(next_ms__lte=it.now_ms)).order_by(F("next_ms").desc(nulls_first=True), "id")
+    rows = rows.filter(Q(next_ms=None) | Q(next_ms__lte=it.now_ms) | Q(last_ms__gt=it.now_ms + SET_BACK_MS)).order_by(
+        F("next_ms").desc(nulls_first=True), "id"
+    )
     return [Row(*row) for row in rows.values_list(*Row._fields)[:ROWS]]
 
 
@@ -119,7 +129,7 @@ def _work_off(it: Iteration, row: Row, most: int) -> bool:
         rows.filter(id=row.id, next_ms=row.next_ms).update(error=text)
         it.emit("periodic_failed", "ERROR", name=row.name, error=text)
         return False
-    last_ms = plan.ticks[-1] if plan.ticks else row.last_ms
+    last_ms = plan.ticks[-1] if plan.ticks else None if _is_ahead(row, it.now_ms) else row.last_ms
     # Zero rows: somebody has changed it, and the next look finds what it says now.
     if not rows.filter(id=row.id, next_ms=row.next_ms, enabled=True).update(next_ms=plan.next_ms, last_ms=last_ms):
         return False
@@ -141,20 +151,27 @@ def _check(row: Row) -> None:
         raise InvalidWork(f"the priority {row.priority} is not one from {MIN_PRIORITY} to {MAX_PRIORITY}")
     if row.missed not in list(Missed):
         raise InvalidWork(f"{row.missed!r} does not say what becomes of missed ticks")
+    if row.retry:
+        RetryBehavior.from_json(serialization.decode(row.retry))
 
 
 def _plan(row: Row, now_ms: float, most: int) -> Plan:
     """Work out which ticks are to be enqueued, at most ``most``."""
     cron = Cron(row.cron, row.time_zone)
-    if row.next_ms is None:
-        known = row.last_ms is not None and row.last_ms <= now_ms + SET_BACK_MS
-        return Plan([], cron.after(max(now_ms, row.last_ms or 0) if known else now_ms))
+    # Before 1970: no clock has said that.
+    if row.next_ms is None or row.next_ms < 0 or _is_ahead(row, now_ms):
+        return Plan([], cron.after(now_ms if _is_ahead(row, now_ms) else max(now_ms, row.last_ms or 0)))
     tick, dropped = _first(row, cron, now_ms)
     ticks: list[int] = []
     while tick <= now_ms and len(ticks) < most:
         ticks.append(tick)
         tick = cron.after(tick)
     return Plan(ticks, tick, dropped)
+
+
+def _is_ahead(row: Row, now_ms: float) -> bool:
+    """Return whether the clock was too far ahead when the last tick was enqueued: neither that nor the next one means anything."""
+    return row.last_ms is not None and row.last_ms > now_ms + SET_BACK_MS
 
 
 def _first(row: Row, cron: Cron, now_ms: float) -> tuple[int, tuple[int, int] | None]:

@@ -46,6 +46,7 @@ class Executors:
         crashed: Callable[[Run, BaseException], None],
     ) -> None:
         self.assignments = assignments
+        self._using = performer.using
         self.prefetch = options.prefetch
         module = settings.SETTINGS_MODULE
         self.local: ThreadExecutor | ProcessExecutor
@@ -130,7 +131,7 @@ class Executors:
     def cancel(self, tokens: Set[int]) -> list[Run]:
         """Tell runs that their works are canceled; return those of them that have not begun, and do not any more."""
         waiting = [run for executor in self.all if executor is not self.side for run in executor.cancel(tokens)]
-        limits.cancel(tokens)
+        limits.cancel(tokens, self._using)
         return waiting
 
     def end_others(self, timeout: float = 0.0) -> None:

@@ -142,7 +142,7 @@ class Watcher:
             if lead is not None:
                 now_ms = float(answers["clock"][0][0])
                 queues = Queues.of(answers, now_ms, self._pulsed) if leads else None
-                ticks = periodic.first_ticks(answers) if leads else None
+                ticks = periodic.first_ticks(answers, now_ms) if leads else None
                 self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues, ticks=ticks))
                 self.leader.wake()
             if answers["assigned"]:

@@ -5,11 +5,13 @@ this process. Python's clock and the database's own stay as they are, so functio
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import connections
+from django.test import testcases
 from django.utils import timezone
 
 from .. import conf
@@ -19,12 +21,24 @@ from ..segments import SEGMENT_MS
 _MS = timedelta(milliseconds=1)
 
 
-def aliases() -> dict[str, list[str]]:
-    """Return the pools of the settings by the database that holds their rows."""
+def aliases(names: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the pools of the settings by the database that holds their rows.
+
+    Args:
+        names: Only these pools. Left out: all but those in databases that the test may not use, as its ``databases`` does not name them.
+    """
     found: dict[str, list[str]] = {}
     for pool in conf.pools():
-        found.setdefault(conf.database_alias(pool), []).append(pool)
-    return found
+        if names is None or pool in names:
+            found.setdefault(conf.database_alias(pool), []).append(pool)
+    usable = found if names is not None else {alias: pools for alias, pools in found.items() if not _is_forbidden(alias)}
+    # Where none may be used, Django says what is to be done.
+    return usable or found
+
+
+def _is_forbidden(alias: str) -> bool:
+    # Django's test cases put such an object in the place of what would open a connection.
+    return isinstance(vars(connections[alias]).get("cursor"), getattr(testcases, "_DatabaseFailure", ()))
 
 
 @contextmanager

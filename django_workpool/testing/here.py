@@ -55,8 +55,8 @@ class Here:
             for one in borrowed:
                 stack.enter_context(_held_open(one))
             yield
-        for one, count in hooks.items():
-            _call_hooks(one, count)
+            for one, count in hooks.items():
+                _call_hooks(one, count)
 
     @property
     def returned(self) -> Any:
@@ -173,3 +173,5 @@ def _call_hooks(connection: BaseDatabaseWrapper, count: int) -> None:
             hook()
         except Exception:
             logger.exception("a hook of transaction.on_commit raised")
+        # What it has registered itself would have been called at once.
+        _call_hooks(connection, count)

@@ -38,7 +38,7 @@ def enqueued(func: Function | None = None, *, pool: str | None = None) -> list[E
     if path is not None:
         wanted["func_path"] = path
     found: dict[uuid.UUID, EnqueuedWork] = {}
-    for using in aliases():
+    for using in aliases(None if pool is None else {pool}):
         moment = database(using).moment
         starts = {
             work_id: moment(segment_ms(segment)) for work_id, segment in PendingStart.objects.using(using).values_list("work_id", "segment")

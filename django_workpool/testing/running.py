@@ -38,7 +38,7 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
     committed. What is due later stays: see ``travel``.
 
     Args:
-        pool: The pool, or several; all if it is left out.
+        pool: The pool, or several; if it is left out, all that are in a database which the test may use.
         retries: Whether to run retries, too, as if the time until each had passed.
         raises: Whether to raise what the first work raises that fails for good (or, without ``retries``, for now), once its
             failure is written; what is still due then stays.
@@ -49,7 +49,7 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
 
     Raises:
         UnknownPool: the settings do not name a pool.
-        EndlessWork: ``most`` attempts have run, and more works are due.
+        EndlessWork: ``most`` attempts have run, and more works are due, or with ``retries`` wait for another attempt.
         WorkFailed: with ``raises``, for a failure without an exception.
         WorkpoolError: called by a work, or a workpool_main leads the pools of this database.
     """
@@ -57,8 +57,8 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
         raise WorkpoolError("run_work() was called by a work that it runs: what a work enqueues is run when it has ended.")
     if type(most) is not int or most < 1:
         raise ValueError(f"most must be a whole number from 1 on, not {most!r}.")
-    names = {conf.pool(name).name for name in _names(pool)}
-    stages = [Stage(using, [one for one in found if one in names]) for using, found in aliases().items() if names & set(found)]
+    names = None if pool is None else {conf.pool(name).name for name in ([pool] if isinstance(pool, str) else pool)}
+    stages = [Stage(using, found) for using, found in aliases(names).items()]
     ran: list[RanWork] = []
     with _turn, _running(), ExitStack() as stack:
         for stage in stages:
@@ -69,6 +69,8 @@ def run_work(pool: str | Iterable[str] | None = None, *, retries: bool = False, 
             began = [stage.db.segment() for stage in stages]
             _run_due(stages, ran, raises=raises, retries=retries, most=most)
             goes_on = retries and _wait(stages, began, stack)
+            if goes_on and len(ran) >= most:
+                raise _endless(ran, most, "a retry still waits: are they to be so many?")
     return ran
 
 
@@ -77,12 +79,6 @@ async def arun_work(
 ) -> list[RanWork]:
     """Async twin of ``run_work``."""
     return await sync_to_async(run_work)(pool, retries=retries, raises=raises, most=most)
-
-
-def _names(pool: str | Iterable[str] | None) -> list[str]:
-    if pool is None:
-        return list(conf.pools())
-    return [pool] if isinstance(pool, str) else list(pool)
 
 
 @contextmanager
@@ -120,11 +116,12 @@ def _refuse_endless(stages: list[Stage], ran: list[RanWork], most: int) -> None:
         )
         paths = due.values_list("func_path", flat=True).order_by("func_path").distinct()[:10]
         if paths:
-            often = ", ".join(f"{path} ({count} times)" for path, count in Counter(one.function for one in ran).most_common(3))
-            raise EndlessWork(
-                f"{most} attempts have run, of {often}, and still due is {', '.join(paths)}: does a work enqueue itself for ever? "
-                "If so many are meant, pass most=."
-            )
+            raise _endless(ran, most, f"still due is {', '.join(paths)}: does a work enqueue itself for ever?")
+
+
+def _endless(ran: list[RanWork], most: int, left: str) -> EndlessWork:
+    often = ", ".join(f"{path} ({count} times)" for path, count in Counter(one.function for one in ran).most_common(3))
+    return EndlessWork(f"{most} attempts have run, of {often}, and {left} If so many are meant, pass most=.")
 
 
 def _wait(stages: list[Stage], began: list[int], stack: ExitStack) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 
 from django.db import connection
 
-from django_workpool import OnCompleteArgs, RetryBehavior, on_complete
+from django_workpool import OnCompleteArgs, RetryBehavior, current, on_complete
 from django_workpool.backend import with_options
 from tests.works.models import Event
+from tests.works.stops import compute, line, stop_when_told, swallow_timeout
 from tests.works.tasks import SOON, hold_at, record
 
 from . import framework
@@ -170,3 +171,36 @@ def outside_world(folder: str) -> None:
 def task_ended(done: OnCompleteArgs) -> None:
     """Write down how a task ended."""
     record("task ended", done.work_id, f"{done.result.kind.value}:{done.result.value}:{done.result.error}:{done.context}")
+
+
+# Timeouts and cancelations ---------------------------------------------------------------------------------------------
+
+
+@task(takes_context=True)
+def compute_task(context: Any, folder: str, seconds: float) -> int:
+    """Compute."""
+    line(folder, "begun")
+    compute(seconds)
+    return int(context.attempt)
+
+
+@task(takes_context=True)
+def stop_task(context: Any, folder: str) -> str:
+    """Look again and again whether the work was canceled."""
+    assert str(current().work_id) == context.task_result.id
+    return stop_when_told(folder)
+
+
+@task(takes_context=True)
+async def wait_task(context: Any, folder: str, seconds: float) -> int:
+    """Wait."""
+    assert str(current().work_id) == context.task_result.id
+    line(folder, "begun")
+    await asyncio.sleep(seconds)
+    return int(context.attempt)
+
+
+@task
+def deaf_task(folder: str) -> str:
+    """Take no notice of whatever is raised."""
+    return swallow_timeout(folder)

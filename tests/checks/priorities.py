@@ -65,15 +65,20 @@ def _later_ones_cost_nothing(check: Check) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     beside = _iterations(loop)
-    ratio = statistics.median(beside) / statistics.median(without)
+    ratio = _quick(beside) / _quick(without)
     check.expect(ratio <= RATIO, f"an iteration takes {ratio:.2f} times as long")
     check.expect(PendingStart.objects.count() == check.options.later, "not all that is due later waits")
     check.figures.update(
         later=check.options.later,
-        iteration_ms=f"{statistics.median(without) * 1000:.2f}",
-        beside_ms=f"{statistics.median(beside) * 1000:.2f}",
+        iteration_ms=f"{_quick(without) * 1000:.2f}",
+        beside_ms=f"{_quick(beside) * 1000:.2f}",
         ratio=f"{ratio:.2f}",
     )
+
+
+def _quick(seconds: list[float]) -> float:
+    """Return the lower quartile: what else the machine does makes some of them longer, and none shorter."""
+    return statistics.quantiles(seconds, n=4)[0]
 
 
 def _iterations(loop: object) -> list[float]:

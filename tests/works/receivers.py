@@ -25,7 +25,7 @@ def connect() -> None:
     for name in ("work_enqueued", "work_started", "work_completed", "pool_wedged"):
         signal = getattr(signals, name)
         # What it leaves behind is met by the next signal's receivers.
-        for how in sorted({"record", *wanted}, key=["raises", "exits", "hangs", "record", "spoils"].index):
+        for how in sorted({"record", *wanted}, key=["raises", "exits", "holds", "hangs", "record", "spoils"].index):
             receiver = RECORD[name] if how == "record" else HOWS[how]
             signal.connect(receiver, dispatch_uid=how)
 
@@ -67,4 +67,12 @@ def hangs(sender: None, **kwargs: Any) -> None:
         time.sleep(0.02)
 
 
-HOWS = {"raises": raises, "exits": exits, "spoils": spoils, "hangs": hangs}
+def holds(sender: None, **kwargs: Any) -> None:
+    """Let no function with a name of that kind begin before the test says so."""
+    folder = Path(str(kwargs.get("name", "")))
+    while "attempt" in kwargs and folder.is_absolute() and not (folder / "go").exists():
+        (folder / "held").touch()
+        time.sleep(0.02)
+
+
+HOWS = {"raises": raises, "exits": exits, "spoils": spoils, "hangs": hangs, "holds": holds}

@@ -2,11 +2,13 @@
 
 import asyncio
 import ctypes
+import logging
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from django.db import connection, transaction
 from django.db.models import F
 
 from django_workpool import RetryBehavior, WorkTimeout, action, current, mutation, query
@@ -205,3 +207,59 @@ async def look_at_itself_async() -> dict[str, Any]:
 def look_at_itself_together() -> dict[str, Any]:
     """Return the same, in a transaction that is shared."""
     return look_at_itself()
+
+
+# In the midst of everything -------------------------------------------------------------------------------------------
+
+logger = logging.getLogger("tests.works.stops")
+
+
+def _busy(seconds: float, *, alone: bool) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with transaction.atomic():
+            Counter.objects.filter(name="none").count()
+            with transaction.atomic():
+                Counter.objects.filter(name="none").exists()
+        logger.warning("busy")
+        try:
+            list(Counter.objects.all()[:3])
+        finally:
+            Counter.objects.filter(name="none").first()
+        if alone:
+            connection.close()
+
+
+@action
+def busy(seconds: float) -> str:
+    """Do all that Django does with a connection, again and again: open, begin, look, commit, close."""
+    _busy(seconds, alone=True)
+    return "ended"
+
+
+@mutation
+def change_and_be_busy(name: str, seconds: float) -> str:
+    """Change the database, then the same."""
+    count(name)
+    _busy(seconds, alone=False)
+    return "ended"
+
+
+@query
+def look_busily(seconds: float) -> str:
+    """Only look."""
+    _busy(seconds, alone=False)
+    return "ended"
+
+
+@action
+async def shield_itself(folder: str, how: str) -> str:
+    """Wait for ever, behind a shield, deaf, or as anybody would."""
+    if how == "shield":
+        await asyncio.shield(asyncio.ensure_future(asyncio.sleep(PATIENCE)))
+    try:
+        await asyncio.sleep(PATIENCE)
+    except asyncio.CancelledError:
+        if how != "deaf":
+            raise
+    return how

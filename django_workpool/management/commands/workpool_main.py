@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, OperationalError, connections
@@ -20,7 +21,6 @@ from ... import conf, eventlog, health
 from ...database_errors import is_away, is_conflict, lacks_table
 from ...exceptions import UnknownPool, WorkpoolSettingsError
 from ...failures import first_line
-from ...models import Worker
 from ...runner.clerk import Late
 from ...runner.drain import Agreement
 from ...runner.probe import Part, Probe
@@ -186,7 +186,7 @@ def _wait_for_tables(process: Process) -> bool:
             wait = min(wait * 2, WAIT_MAX)
             continue
         try:
-            process.clerk.do(lambda: list(Worker.objects.using(using)[:1]), float("inf"), lambda: process.signals > 0)
+            process.clerk.do(lambda: _read_tables(using), float("inf"), lambda: process.signals > 0)
             return True
         except Late:
             return False
@@ -196,6 +196,12 @@ def _wait_for_tables(process: Process) -> bool:
             advice = f" Run: {health.migrate_command(using)}" if lacks_table(error) else ""
             raise CommandError(f"The pool's tables in the database {using!r} cannot be read ({str(error).strip()}).{advice}") from error
     return False
+
+
+def _read_tables(using: str) -> None:
+    """Read a row of each table: one of this version, or a column of it, may not have been made yet."""
+    for model in apps.get_app_config("workpool").get_models():
+        list(model._default_manager.using(using)[:1])
 
 
 def _probe(path: str) -> Probe:
