@@ -33,6 +33,8 @@ from .postgres import ServerError, own_server
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
 #: Runs the suite on MariaDB instead of on the two others.
 ALONE = "--mariadb"
+#: Processes among which each run deals its files: most tests wait for processes of their own.
+SPREAD = ("--numprocesses", "2", "--dist", "loadfile")
 #: How long pytest may take to end its tests' processes after an interrupt.
 INTERRUPT_SECONDS = 30
 
@@ -139,7 +141,7 @@ def _run(database: str, url: str, origin: str, arguments: list[str], output: IO[
     started = time.monotonic()
     environment = {**os.environ, "DATABASE_URL": url, ORIGIN_VARIABLE: origin}
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *arguments],
+        [sys.executable, "-m", "pytest", *SPREAD, *arguments],
         env=environment,
         cwd=Path(__file__).parents[1],
         stdout=output,

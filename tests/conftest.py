@@ -60,8 +60,10 @@ def _mysql_version() -> str:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> Iterator[None]:
-    """Put SQLite's test database into a file, so that threads and other processes can open it."""
+    """Put SQLite's test database into a file, so that threads and other processes can open it; give each process of pytest its own."""
     if connection.vendor != "sqlite":
+        if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+            connection.settings_dict["TEST"]["NAME"] = f"test_{connection.settings_dict['NAME']}_{worker}"
         yield
         return
     with tempfile.TemporaryDirectory(prefix="workpool-tests-") as folder:
