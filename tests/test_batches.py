@@ -1,5 +1,6 @@
 """Batches, row by row: what is of a batch, when it is over, what is told of it, and how long it is kept."""
 
+import re
 import threading
 import types
 import uuid
@@ -164,7 +165,8 @@ def no_callback() -> None: ...
         ({"name": 3}, InvalidWork, "name must be a string"),
         ({"pool": "nowhere"}, UnknownPool, "nowhere"),
     ],
-    ids=str,
+    # The same in each process of pytest.
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),
 )
 def test_what_a_batch_cannot_take_is_refused_before_any_statement(arguments: Any, error: type[Exception], text: str) -> None:
     with CaptureQueriesContext(connections["default"]) as captured, pytest.raises(error, match=text):
