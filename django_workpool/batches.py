@@ -16,14 +16,14 @@ from django.db.models import OuterRef, QuerySet, Subquery
 
 from . import archive, callbacks, conf, serialization, settle
 from .batch_values import BatchResult, BatchStatus
-from .database import Database, Due, NewWork, database
+from .database import Database, database
 from .database.rows import STANDS
 from .exceptions import InvalidWork
 from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
 from .models import Batch, BatchFailure, InternalState, Work
 from .options import CheckedOptions, Context, EnqueueOptions, Membership, check_options
-from .types import Call, FnType, Function, Lane, ResultKind
+from .types import Call, Function, ResultKind
 
 if TYPE_CHECKING:
     from .pools import Workpool
@@ -164,16 +164,7 @@ def call_back(db: Database, batch: Batch, ends: dict[str, int]) -> None:
     numbers = ", ".join(f'"{name}": {value}' for name, value in counts.items())
     name = serialization.encode(batch.name, "name")
     arguments = f'{{"args": [], "kwargs": {{"batch_id": "{batch.id}", "name": {name}, "context": {batch.on_complete_context}, {numbers}}}}}'
-    new = NewWork(
-        pool=batch.pool,
-        lane=Lane.CALLBACK,
-        fn_type=FnType.CALLBACK.value,
-        func_path=batch.on_complete,
-        name=batch.on_complete,
-        retry=settle.CALLBACK_RETRY,
-        callback_of=batch.id,
-    )
-    db.insert_work(new, [new_work_id()], [arguments], Due())
+    settle.insert_callback(db, batch.pool, batch.on_complete, arguments, callback_of=batch.id)
 
 
 def _counts(total: int, unfinished: int, ends: dict[str, int]) -> dict[str, int]:

@@ -118,7 +118,7 @@ class Work(models.Model):
 
     ``attempts`` counts the *completed* attempts; the running one, if any, is number ``attempts + 1``.
 
-    Inserted by: client, settle, batches, loop.periodic
+    Inserted by: client, settle, loop.periodic
     Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.holds, loop.starts (held_since)
     Deleted by: settle
     """
@@ -167,7 +167,7 @@ class Work(models.Model):
 class PendingStart(models.Model):
     """A work that waits to be started, at its segment.
 
-    Inserted by: client, settle, batches, loop.retries, loop.periodic
+    Inserted by: client, settle, loop.retries, loop.periodic
     Changed by: loop.holds (segment, of held work)
     Deleted by: loop.starts, loop.holds, loop.cancelations
     """

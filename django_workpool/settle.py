@@ -7,7 +7,7 @@ locks of the works, and what they assume has been checked.
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import archive, serialization
 from .database import Database, Due, NewWork, Sent
@@ -274,26 +274,25 @@ def make_callback_work(db: Database, one: Settlement, context: str | None = None
         context: The context's JSON text, if the work's row is gone already.
     """
     if context is None:
-        context = callback_context(db, one.work.id)
+        ((context,),) = db.fetch("SELECT on_complete_context FROM {Work} WHERE id = %s", [db.uuid_param(one.work.id)])
     verdict = one.verdict
     arguments = (
         f'{{"args": [], "kwargs": {{"work_id": "{one.work.id}", "context": {context}, '
         f'"kind": "{verdict.kind.value}", "value": {verdict.value}, "error": {serialization.encode(verdict.error, "error")}}}}}'
     )
+    insert_callback(db, one.work.pool, one.work.on_complete, arguments, callback_of=one.work.id, priority=one.work.priority)
+
+
+def insert_callback(db: Database, pool: str, path: str, arguments: str, *, callback_of: uuid.UUID, priority: int = 0) -> None:
+    """Insert callback work: the call of ``path`` with ``arguments`` (JSON text), for the work or batch that has ended."""
     new = NewWork(
-        pool=one.work.pool,
+        pool=pool,
         lane=Lane.CALLBACK,
         fn_type=FnType.CALLBACK.value,
-        func_path=one.work.on_complete,
-        name=one.work.on_complete,
-        priority=one.work.priority,
+        func_path=path,
+        name=path,
+        priority=priority,
         retry=CALLBACK_RETRY,
-        callback_of=one.work.id,
+        callback_of=callback_of,
     )
     db.insert_work(new, [new_work_id()], [arguments], Due())
-
-
-def callback_context(db: Database, work_id: uuid.UUID) -> str:
-    """Return the JSON text of a work's on_complete_context."""
-    rows: list[tuple[Any, ...]] = db.fetch("SELECT on_complete_context FROM {Work} WHERE id = %s", [db.uuid_param(work_id)])
-    return str(rows[0][0])

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import psycopg
 
 from . import mariadb
-from .postgres import ServerError, own_server
+from .postgres import ServerError, end_process, own_server
 
 #: What ``conftest.py`` says about the database, beside its version.
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
@@ -158,14 +158,7 @@ def _run(database: str, url: str, origin: str, arguments: list[str], output: IO[
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
     # An interrupt lets pytest tear down its fixtures, which end the processes that tests have started.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(INTERRUPT_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
+    end_process(process, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL), INTERRUPT_SECONDS)
 
 
 if __name__ == "__main__":

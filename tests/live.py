@@ -131,6 +131,15 @@ def live_main(blocker: Any, url: str, folder: Any, *arguments: str, env: dict[st
             connection.close()
 
 
+@contextmanager
+def live_pair(blocker: Any, url: str, folder: Any, env: dict[str, str]) -> Iterator[Live]:
+    """The same with threads for the pool "default", and beside it one with children for the pool "imports": the second that is started."""
+    with live_main(blocker, url, folder, "--pool", "default", env=env) as running:
+        children = running.start("--pool", "imports", "--processes", "2", env=env)
+        children.wait_for("process_started", 60)
+        yield running
+
+
 @pytest.fixture
 def transactional_db(live: Live) -> None:
     """Stand in for pytest-django's fixture, by whose name it knows which databases to set up.

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import pymysql
 
-from .postgres import Server, ServerError, _open_folder, free_port
+from .postgres import Server, ServerError, _open_folder, end_process, free_port
 
 #: Names a server: mysql://user:password@host:port/name, whose user may make databases.
 URL_VARIABLE = "WORKPOOL_TEST_MARIADB"
@@ -125,7 +125,7 @@ def _own(program: Path) -> Iterator[Server]:
             _wait_until_ready(process, url, log)
             yield Server(url, f"own server from {program}")
         finally:
-            _stop(process)
+            end_process(process, (signal.SIGTERM, signal.SIGKILL), STOP_SECONDS)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -166,14 +166,3 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -
             time.sleep(0.1)
     told = re.sub(r"\s+", " ", log.read_text(errors="replace")[-2000:])
     raise ServerError(f"{process.args!r} did not start: {told.strip()}")
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -292,11 +292,16 @@ def _wait_until_ready(process: subprocess.Popen[bytes], pid_file: Path) -> bool:
 
 
 def _stop_process(process: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
-    for number in (first, signal.SIGQUIT, signal.SIGKILL):
+    end_process(process, (first, signal.SIGQUIT, signal.SIGKILL), STOP_SECONDS)
+
+
+def end_process(process: subprocess.Popen[bytes], signals: Iterable[signal.Signals], seconds: float) -> None:
+    """Send one signal after the other until the process has ended, and wait for that so many seconds after each."""
+    for number in signals:
         if process.poll() is not None:
             return
         process.send_signal(number)
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             continue

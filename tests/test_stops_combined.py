@@ -22,7 +22,7 @@ from tests.background import tasks as background
 from tests.background.apps import SIGNALS_VARIABLE as TASK_SIGNALS_VARIABLE
 
 from .conftest import MainProcess
-from .live import Live, failures, live_main, result, results, running, texts, transactional_db, wait_for_quiet, wait_until
+from .live import Live, failures, live_pair, result, results, running, texts, transactional_db, wait_for_quiet, wait_until
 from .works.apps import STOP_VARIABLE
 from .works.models import Counter
 from .works.receivers import SIGNALS_VARIABLE
@@ -52,9 +52,7 @@ both = pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def live(django_db_setup: None, django_db_blocker: Any, test_database_url: str, tmp_path_factory: Any) -> Iterator[Live]:
     """Run one ``workpool_main`` with threads and one with children."""
     env = {STOP_VARIABLE: "1", TASK_SIGNALS_VARIABLE: "1", SIGNALS_VARIABLE: "holds"}
-    with live_main(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), "--pool", "default", env=env) as running:
-        children = running.start("--pool", "imports", "--processes", "2", env=env)
-        children.wait_for("process_started", 60)
+    with live_pair(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), env) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from django_workpool import Workpool, call
 from django_workpool.models import RunningWork
 
 from .conftest import MainProcess
-from .live import Live, failures, live_main, result, results, texts, transactional_db, wait_for_quiet, wait_until
+from .live import Live, failures, live_pair, result, results, texts, transactional_db, wait_for_quiet, wait_until
 from .works.apps import STOP_VARIABLE
 from .works.models import Counter
 from .works.processes import where
@@ -47,9 +47,7 @@ both = pytest.mark.parametrize("pool", [THREADS, CHILDREN], ids=["threads", "chi
 def live(django_db_setup: None, django_db_blocker: Any, test_database_url: str, tmp_path_factory: Any) -> Iterator[Live]:
     """Run one ``workpool_main`` with threads and one with children for the tests of this module."""
     env = {STOP_VARIABLE: "1"}
-    with live_main(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), "--pool", "default", env=env) as running:
-        children = running.start("--pool", "imports", "--processes", "2", env=env)
-        children.wait_for("process_started", 60)
+    with live_pair(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), env) as running:
         yield running
 
 

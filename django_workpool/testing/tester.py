@@ -10,8 +10,8 @@ from .looking import assert_enqueued, assert_not_enqueued, capture_work, enqueue
 from .running import arun_work, run_work
 
 
-class WorkpoolTester:
-    """What the fixture ``workpool`` is: the functions of ``django_workpool.testing``, where ``travel`` and ``eager`` end with the test."""
+class _Helpers:
+    """The functions of ``django_workpool.testing`` that need nothing of the test, as methods."""
 
     run_work = staticmethod(run_work)
     arun_work = staticmethod(arun_work)
@@ -19,6 +19,10 @@ class WorkpoolTester:
     enqueued = staticmethod(enqueued)
     assert_enqueued = staticmethod(assert_enqueued)
     assert_not_enqueued = staticmethod(assert_not_enqueued)
+
+
+class WorkpoolTester(_Helpers):
+    """What the fixture ``workpool`` is: the functions of ``django_workpool.testing``, where ``travel`` and ``eager`` end with the test."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -38,20 +42,13 @@ class WorkpoolTester:
         self._stack.close()
 
 
-class WorkpoolTestMixin:
+class WorkpoolTestMixin(_Helpers):
     """For test cases of Django's: ``class EmailTest(WorkpoolTestMixin, TestCase)``. The same names as those of ``WorkpoolTester``.
 
     ``workpool_eager``: whether each test runs in eager mode.
     """
 
     workpool_eager = False
-
-    run_work = staticmethod(run_work)
-    arun_work = staticmethod(arun_work)
-    capture_work = staticmethod(capture_work)
-    enqueued = staticmethod(enqueued)
-    assert_enqueued = staticmethod(assert_enqueued)
-    assert_not_enqueued = staticmethod(assert_not_enqueued)
 
     def setUp(self) -> None:
         """Enter eager mode, if the class wants it."""
