@@ -15,6 +15,7 @@ from .types import CallbackState, FnType, Follow, Lane, LoopState, Missed, Resul
 POOL_LENGTH = 100
 PATH_LENGTH = 500
 NAME_LENGTH = 500
+TRACE_LENGTH = 700
 
 
 def _choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
@@ -35,6 +36,7 @@ class Globals(models.Model):
     pool = models.CharField(max_length=POOL_LENGTH, primary_key=True)
     max_parallelism = models.PositiveIntegerField(help_text="Works that may run at once over all processes; 0 pauses the pool.")
     log_level = models.CharField(max_length=10, blank=True, default="", help_text="Empty: WORKPOOL_LOG_LEVEL, else REPORT.")
+    paused_limit = models.PositiveIntegerField(null=True, blank=True, help_text="The limit that a paused pool goes on with.")
 
     class Meta:
         verbose_name = "pool configuration"
@@ -144,6 +146,8 @@ class Work(models.Model):
     #: Milliseconds that an attempt may take; null for any time.
     timeout_ms = models.BigIntegerField(null=True, blank=True)
     batch_id = models.UUIDField(null=True, blank=True)
+    #: JSON text: what a tracer carries from the caller to the function. Empty where nobody traces.
+    trace = models.CharField(max_length=TRACE_LENGTH, blank=True, default="", db_default="")
     created = models.DateTimeField()
 
     class Meta:
@@ -370,6 +374,9 @@ class Archive(models.Model):
     callback_error = models.TextField(blank=True, default="")
     callback_of = models.UUIDField(null=True, blank=True)
     batch_id = models.UUIDField(null=True, blank=True)
+    #: What it is run with if an operator lets it run again.
+    retry = models.TextField(blank=True, default="", db_default="")
+    timeout_ms = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         verbose_name = "finished work"
@@ -377,6 +384,8 @@ class Archive(models.Model):
         indexes = [
             models.Index(fields=["pool", "finished"], name="workpool_archive_finished"),
             models.Index(fields=["batch_id"], name="workpool_archive_batch", condition=models.Q(batch_id__isnull=False)),
+            # What an operator looks for among many that have succeeded.
+            models.Index(fields=["kind", "id"], name="workpool_archive_unwell", condition=~models.Q(kind=ResultKind.SUCCESS.value)),
         ]
 
     def __str__(self) -> str:
@@ -483,3 +492,76 @@ class Periodic(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Tally(models.Model):
+    """What one iteration has counted in a lane of a pool, or what the iterations of a minute have: sums of it are exact.
+
+    Rows are only added. Those of a minute that is over become one; those that are older than what charts show become one for all time
+    (minute 0), so that the sum over all rows never changes by it.
+
+    Inserted by: loop.tallies, tallies
+    Changed by: -
+    Deleted by: tallies
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    pool = models.CharField(max_length=POOL_LENGTH)
+    lane = models.PositiveSmallIntegerField(choices=LANES, default=Lane.WORK.value)
+    #: Minutes since 1970 by the database's clock.
+    minute = models.BigIntegerField()
+    started = models.BigIntegerField(default=0)
+    #: Works that have ended, by their result.
+    succeeded = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    canceled = models.BigIntegerField(default=0)
+    #: Attempts that have ended otherwise: they are rows of Attempt; and of these, those that are followed by another one.
+    failed_attempts = models.BigIntegerField(default=0)
+    retried = models.BigIntegerField(default=0)
+    #: Runs that were given back uncounted.
+    returned = models.BigIntegerField(default=0)
+    #: Finished works that an operator has let run again: they are not in the archive any more, but were counted.
+    requeued = models.BigIntegerField(default=0)
+    #: Starts by their lag since they were due: each counts those that no earlier one does.
+    lag_100ms = models.BigIntegerField(default=0)
+    lag_200ms = models.BigIntegerField(default=0)
+    lag_500ms = models.BigIntegerField(default=0)
+    lag_1s = models.BigIntegerField(default=0)
+    lag_2s = models.BigIntegerField(default=0)
+    lag_5s = models.BigIntegerField(default=0)
+    lag_10s = models.BigIntegerField(default=0)
+    lag_1min = models.BigIntegerField(default=0)
+    lag_10min = models.BigIntegerField(default=0)
+    lag_longer = models.BigIntegerField(default=0)
+    #: Once a minute, while a pool has anything to do: what it held at that moment. The largest of a minute.
+    waiting = models.BigIntegerField(null=True, blank=True)
+    running = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "tallies"
+        indexes = [models.Index(fields=["minute", "pool"], name="workpool_tally_minute")]
+
+    def __str__(self) -> str:
+        return f"{self.pool}: minute {self.minute}"
+
+
+class Progress(models.Model):
+    """How far the function of a running work has come, as it says itself.
+
+    Inserted by: execution.progress
+    Changed by: execution.progress
+    Deleted by: execution.progress
+    """
+
+    work_id = models.UUIDField(primary_key=True)
+    #: The run that says so: what an earlier one has said means nothing.
+    token = models.BigIntegerField()
+    done = models.FloatField()
+    total = models.FloatField()
+    said = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "progress"
+
+    def __str__(self) -> str:
+        return f"{self.done:g} of {self.total:g}"

@@ -26,6 +26,8 @@ KEPT_COLUMNS = (
     "on_complete_context",
     "callback_of",
     "batch_id",
+    "retry",
+    "timeout_ms",
 )
 #: The columns of Work that an enqueue fills.
 WORK_COLUMNS = (

@@ -1,6 +1,6 @@
 """The admin shows what there is, and changes nothing: rows belong to the rooms that their contracts name.
 
-Periodic works are for people to edit: see ``periodic_admin``.
+Periodic works are for people to edit: see ``periodic``.
 """
 
 from typing import Any
@@ -9,8 +9,7 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from .admin_databases import ShowsDatabase
-from .models import (
+from ..models import (
     Archive,
     Attempt,
     Batch,
@@ -27,8 +26,9 @@ from .models import (
     Work,
     Worker,
 )
-from .periodic_admin import PeriodicAdmin
-from .permissions import may_view
+from ..permissions import may_view
+from .databases import ShowsDatabase
+from .periodic import PeriodicAdmin
 
 #: Columns that may be large: lists do not load them.
 PAYLOADS = ("arguments", "on_complete_context", "value", "error", "callback_error", "traceback", "text")

@@ -10,11 +10,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
-from . import conf, functions, periodic
-from .admin_databases import ShowsDatabase
-from .exceptions import InvalidWork, WorkpoolError
-from .models import Periodic
-from .ticks import zone
+from .. import conf, functions, periodic
+from ..exceptions import InvalidWork, WorkpoolError
+from ..models import Periodic
+from ..ticks import zone
+from .databases import ShowsDatabase
 
 if TYPE_CHECKING:
     AnyModelForm = forms.ModelForm[Any]

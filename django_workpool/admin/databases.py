@@ -9,7 +9,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from . import conf
+from .. import conf
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
