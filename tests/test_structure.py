@@ -151,7 +151,7 @@ FLOORS = [
         "batch_values",
         "adapters",
     },
-    {"conf", "models", "allowed", "functions", "permissions", "callbacks"},
+    {"conf", "models", "masks", "allowed", "functions", "permissions", "callbacks"},
     {"database", "eventlog", "options"},
     {"archive", "kick", "stats", "keys"},
     {"settle"},
