@@ -1,4 +1,4 @@
-"""The pools as users see them, and their live configuration. Writes Globals, and makes the rows that a pool needs."""
+"""The pools as users see them: what is enqueued, asked and canceled. What operators do with them is in ``operating``."""
 
 import uuid
 from collections.abc import Callable, Iterable
@@ -8,13 +8,10 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 
 from . import batches, client, conf
 from .batch_values import BatchStatus
-from .exceptions import InvalidWork
-from .kick import Source, kick_after_commit
-from .models import Globals, InternalState, Lead, RunStatus
+from .operating import OperatedPool
 from .options import CheckedOptions, Context, EnqueueOptions, check_options
 from .types import Argument, Call, Function, Status
 
@@ -40,7 +37,7 @@ def call(*args: Any, **kwargs: Any) -> Call[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Workpool:
+class Workpool(OperatedPool):
     """A pool of the settings, with the options of what is enqueued through this object.
 
     Raises:
@@ -156,30 +153,6 @@ class Workpool:
         """
         return batches.cancel(self.name, batch_id)
 
-    def configure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
-        """Change the pool's live configuration, for all processes.
-
-        Args:
-            max_parallelism: Works that may run at once; 0 pauses the pool. Running work is not stopped.
-            log_level: DEBUG, INFO, REPORT, WARN or ERROR.
-
-        Raises:
-            InvalidWork: a value is of the wrong type or out of range, or none is given.
-        """
-        changes: dict[str, Any] = {}
-        if max_parallelism is not None:
-            changes["max_parallelism"] = conf.check_limit(max_parallelism)
-        if log_level is not None:
-            changes["log_level"] = conf.check_log_level(log_level)
-        if not changes:
-            raise InvalidWork("configure() needs max_parallelism or log_level.")
-        using = conf.database_alias(self.name)
-        with transaction.atomic(using=using):
-            if not Globals.objects.using(using).filter(pool=self.name).update(**changes):
-                create_rows(using, [self.name])
-                Globals.objects.using(using).filter(pool=self.name).update(**changes)
-            kick_after_commit(using, self.name, Source.CONFIGURE)
-
     # The same for coroutines: the statements run in Django's thread for synchronous code.
 
     @overload
@@ -222,10 +195,6 @@ class Workpool:
         """Async twin of ``cancel_batch``."""
         return await sync_to_async(self.cancel_batch)(batch_id)
 
-    async def aconfigure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
-        """Async twin of ``configure``."""
-        await sync_to_async(self.configure)(max_parallelism=max_parallelism, log_level=log_level)
-
 
 @overload
 def enqueue(func: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> uuid.UUID: ...
@@ -250,28 +219,3 @@ def batch(
 ) -> AbstractContextManager[batches.WorkBatch]:
     """Return a block in which a batch of a pool is filled: see ``Workpool.batch``."""
     return Workpool(pool).batch(on_complete=on_complete, on_complete_context=on_complete_context, name=name)
-
-
-def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
-    """Make the single rows of the pools (of all pools that are in this database) where they are missing."""
-    names = conf.pools_in(using) if pools is None else list(pools)
-    # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
-    there = set(RunStatus.objects.using(using).values_list("pool", flat=True)) if names else set()
-    for name in [name for name in names if name not in there]:
-        limit = conf.pool(name).max_parallelism
-        first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
-        Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
-        InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
-        RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
-    if names and not Lead.objects.using(using).exists():
-        Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
-
-
-def apply_settings(using: str) -> None:
-    """Make the rows, and put the limits that the settings name into force (those they leave out are the rows')."""
-    create_rows(using)
-    for name in conf.pools_in(using):
-        limit = conf.pool(name).max_parallelism
-        if limit is not None:
-            stale = Globals.objects.using(using).filter(pool=name).exclude(max_parallelism=limit)
-            stale.update(max_parallelism=limit)
