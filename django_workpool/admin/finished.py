@@ -35,7 +35,18 @@ RETRY = Act(
     refused="succeeded, does not exist any more, or still holds its slot",
     allowed=may_retry,
     do=lambda pool, work_id: Workpool(pool).retry(work_id),
+    do_many=lambda pool, work_ids: Workpool(pool).retry_many(work_ids),
     fits=lambda row: row.kind != ResultKind.SUCCESS,
+)
+
+RETRY_CALLBACK = Act(
+    name="retry_callback",
+    label="Call exhausted callbacks again",
+    done="Callbacks enqueued again",
+    refused="there is no callback that has failed for good",
+    allowed=may_retry,
+    do=lambda pool, work_id: Workpool(pool).retry_callback(work_id),
+    fits=lambda row: row.callback == CallbackState.FAILED,
 )
 
 
@@ -48,7 +59,7 @@ class ArchiveAdmin(WorkPages):
     search_fields = ("name", "func_path")
     search_help_text = "An id or its beginning, or a part of a name or of a function's path."
     id_fields, text_fields = ("id",), ("name", "func_path")
-    acts = (RETRY,)
+    acts = (RETRY, RETRY_CALLBACK)
     fieldsets = (
         (None, {"fields": ("name", "id", "pool", "func_path", "fn_type", "kind", "error_shown", "worker")}),
         ("Call", {"fields": ("arguments_shown", "value_shown", "priority", "attempts", "retry", "time_allowed")}),
@@ -76,10 +87,11 @@ class ArchiveAdmin(WorkPages):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Add the beginnings of errors; on its own page, those of all payloads."""
-        queryset: QuerySet[Any] = super().get_queryset(request)
+        queryset = super().get_queryset(request)
         if self.is_details(request):
             return with_payloads(queryset, ("arguments", "value", "error", "on_complete_context", "callback_error"))
-        return queryset.annotate(begin_error=Left("error", ERROR_SHOWN))
+        listed: QuerySet[Any] = queryset.annotate(begin_error=Left("error", ERROR_SHOWN))
+        return listed
 
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Follow a work that runs again."""

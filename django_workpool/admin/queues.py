@@ -1,6 +1,7 @@
 """The queues that the main loop works off, batches and unique keys: for whoever wants to know how the rows stand."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -12,11 +13,26 @@ from django.utils.safestring import SafeString
 from ..batches import status
 from ..exceptions import WorkpoolError
 from ..models import Batch, BatchFailure, PendingCancelation, PendingCompletion, PendingStart, RunningWork, UniqueKey, Worker
+from ..permissions import may_cancel
+from ..pools import Workpool
 from ..serialization import clean
+from .acts import Act
 from .base import Listed
 from .databases import address, shown_database
 from .filters import BatchFilter, KindFilter, LaneFilter, PoolFilter, WorkerFilter
+from .finished import RETRY_CALLBACK as RETRY_CALLBACK_OF_WORKS
 from .shown import EMPTY, link, moment, payload, segment_moment, with_payloads
+
+CANCEL_BATCH = Act(
+    name="cancel_batch",
+    label="Cancel its works",
+    done="Asked to cancel the works of batches",
+    refused="all of its works have ended, or are being canceled already",
+    allowed=may_cancel,
+    do=lambda pool, batch_id: bool(Workpool(pool).cancel_batch(batch_id)),
+    fits=lambda row: row.ended is None,
+)
+RETRY_CALLBACK = replace(RETRY_CALLBACK_OF_WORKS, fits=lambda row: row.ended is not None and bool(row.on_complete))
 
 
 class QueueRows(Listed):
@@ -107,6 +123,7 @@ class BatchAdmin(Listed):
         (None, {"fields": ("name", "id", "pool", "total", "far", "created", "ended", "works")}),
         ("Callback", {"fields": ("on_complete", "context_shown")}),
     )
+    acts = (CANCEL_BATCH, RETRY_CALLBACK)
     context_shown = payload("on_complete_context", "context")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models.expressions import RawSQL
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 
@@ -13,7 +14,7 @@ from .. import health
 from ..database import database
 from ..ids import parse_work_id
 from ..models import Archive, PendingCancelation, PendingCompletion, PendingStart, Progress, RunningWork, Work, Worker
-from ..permissions import may_cancel
+from ..permissions import may_cancel, may_retry
 from ..pools import Workpool
 from .acts import Act
 from .databases import AnyModelAdmin, address, shown_database
@@ -30,6 +31,18 @@ CANCEL = Act(
     do=lambda pool, work_id: Workpool(pool).cancel(work_id),
     fits=lambda row: not (row.canceled or row.asked),
 )
+
+RUN_NOW = Act(
+    name="run_now",
+    label="Run now",
+    done="Due now",
+    refused="running, ended, or being canceled",
+    allowed=may_retry,
+    do=lambda pool, work_id: Workpool(pool).run_now(work_id),
+    fits=lambda row: row.start_segment is not None and not (row.canceled or row.asked),
+)
+#: What is asked of a work to tell why it does not run.
+_ASKED = ("id", "pool", "fn_type", "func_path", "attempts", "held_since")
 
 
 class StateFilter(Narrowing):
@@ -51,7 +64,7 @@ class StateFilter(Narrowing):
             return queryset.filter(id__in=RunningWork.objects.using(using).values("work_id"))
         if value in ("due", "later"):
             order = "lte" if value == "due" else "gt"
-            starts = PendingStart.objects.using(using).filter(**{f"segment__{order}": database(using).segment()})
+            starts = PendingStart.objects.using(using).filter(**{f"segment__{order}": _now(using)})
             return queryset.filter(id__in=starts.values("work_id"))
         plain: dict[str, dict[str, Any]] = {
             "held": {"held_since__isnull": False},
@@ -61,11 +74,17 @@ class StateFilter(Narrowing):
         return queryset.filter(**plain[value])
 
 
+def _now(using: str) -> RawSQL:
+    """SQL for the segment that is now: a statement of its own would be one more for each page."""
+    return RawSQL(f"floor(({database(using).clock_ms_sql}) / 100)", ())  # noqa: S611 - nothing of it comes from outside
+
+
 def with_places(queryset: QuerySet[Any], using: str) -> QuerySet[Any]:
     """Add where each work is: a probe of an index for each of the queues."""
     mine = {"work_id": OuterRef("pk")}
     running = RunningWork.objects.using(using).filter(**mine)
-    return queryset.annotate(
+    placed: QuerySet[Any] = queryset.annotate(
+        now=_now(using),
         start_segment=Subquery(PendingStart.objects.using(using).filter(**mine).values("segment")[:1]),
         run_token=Subquery(running.values("id")[:1]),
         run_worker=Subquery(running.values("worker_id")[:1]),
@@ -73,15 +92,11 @@ def with_places(queryset: QuerySet[Any], using: str) -> QuerySet[Any]:
         follow=Subquery(PendingCompletion.objects.using(using).filter(**mine).values("follow")[:1]),
         asked=Exists(PendingCancelation.objects.using(using).filter(**mine)),
     )
+    return placed
 
 
-def state_of(row: Any, now: int) -> str:
-    """Return where a work is, read by ``with_places``, in words.
-
-    Args:
-        row: The work.
-        now: The segment that is now.
-    """
+def state_of(row: Any) -> str:
+    """Return where a work is, read by ``with_places``, in words."""
     if row.follow is not None:
         return f"attempt ended ({row.follow})"
     if row.run_token is not None:
@@ -92,7 +107,7 @@ def state_of(row: Any, now: int) -> str:
         return "between two steps"
     if row.held_since is not None:
         return "held"
-    return "due" if row.start_segment <= now else "due later"
+    return "due" if row.start_segment <= row.now else "due later"
 
 
 @admin.register(Work)
@@ -105,7 +120,7 @@ class WorkAdmin(WorkPages):
     search_fields = ("name", "func_path")
     search_help_text = "An id or its beginning, or a part of a name or of a function's path."
     id_fields, text_fields = ("id",), ("name", "func_path")
-    acts = (CANCEL,)
+    acts = (CANCEL, RUN_NOW)
     fieldsets = (
         (None, {"fields": ("name", "id", "pool", "func_path", "fn_type", "state", "why", "due", "worker", "progress")}),
         ("Call", {"fields": ("arguments_shown", "priority", "attempts", "returns", "retry", "time_allowed")}),
@@ -133,14 +148,20 @@ class WorkAdmin(WorkPages):
         return row
 
     def enrich(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Read the time, the workers, and why what waits does not run."""
-        using = shown_database(request)
-        now = database(using).segment() if rows else 0
-        workers = Worker.objects.using(using).in_bulk({row.run_worker for row in rows if row.run_worker is not None})
-        waiting = [row.pk for row in rows if row.run_token is None]
-        reasons: Any = getattr(health, "why", lambda using, ids: {})(using, waiting) if waiting else {}
+        """Read the workers, and why what waits does not run: one look for all rows."""
+        db = database(shown_database(request))
+        columns = {row.pk: {name: getattr(row, name) for name in _ASKED} for row in rows}
         for row in rows:
-            row.state, row.on = state_of(row, now), workers.get(row.run_worker)
+            row.state = state_of(row)
+        due = {row.pk: (columns[row.pk], row.start_segment) for row in rows if row.state in ("due", "held")}
+        look = health.look_at(db, due) if due else None
+        reasons = health.why_due(db, due, look) if look else {}
+        running = {row.run_worker for row in rows if row.run_worker is not None}
+        workers = {one.pk: one for one in look.rows} if look else Worker.objects.using(db.using).in_bulk(running) if running else {}
+        for row in rows:
+            row.on = workers.get(row.run_worker)
+            if row.state == "due later":
+                reasons[row.pk] = health.why_later(columns[row.pk], row.start_segment)
             row.why = reasons[row.pk].text if row.pk in reasons else EMPTY
 
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -17,7 +17,7 @@ from ..database_errors import lacks_table
 from ..exceptions import WorkpoolSettingsError
 from .reading import Look
 from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth, shortened
-from .waiting import Why, WhyCode, why
+from .waiting import Why, WhyCode, look_at, why, why_due, why_later
 
 __all__ = [
     "Health",
@@ -31,8 +31,11 @@ __all__ = [
     "examine",
     "examine_all",
     "look",
+    "look_at",
     "shortened",
     "why",
+    "why_due",
+    "why_later",
 ]
 
 #: Seconds between two looks that must agree on a fault: longer than a process that lives needs to find what it has missed.
