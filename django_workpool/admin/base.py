@@ -1,5 +1,6 @@
 """What all pages of the pool's tables share: they show rows of one database, change none, and read a bounded number of them."""
 
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,13 +19,15 @@ from ..permissions import may_view
 from ..serialization import clean
 from .acts import Act, perform, tell
 from .databases import ShowsDatabase, address, shown_database
-from .filters import PastFilter
+from .filters import PastFilter, least_id
 from .lists import WindowedList
 
 #: Columns that may be large: neither lists nor pages load them as they are.
 PAYLOADS = ("arguments", "on_complete_context", "value", "error", "callback_error", "traceback", "text", "functions")
-#: Hexadecimal digits from which on a text may be the beginning of an identifier.
+#: Hexadecimal digits from which on a text may be the beginning of an identifier: they are its time, to the minute.
 PREFIX_LEAST = 8
+#: Times between which identifiers are taken to be made: 2020, and ten years from now.
+_FIRST_MADE, _AHEAD = 1_577_836_800, 10 * 365 * 86_400
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -163,7 +166,7 @@ class Listed(ReadOnly):
         """Read what the columns of a page show from other tables, for all its rows at once."""
 
     def by_id(self, queryset: QuerySet[Any], text: str) -> QuerySet[Any] | None:
-        """Return the rows that an identifier, or the beginning of one, names; None if the text is none of both, or nothing begins so."""
+        """Return the rows that an identifier, or the beginning of one, names; None if the text is none of both."""
         digits = text.strip().lower().replace("-", "")
         whole = parse_work_id(text.strip())
         if whole is not None:
@@ -174,8 +177,9 @@ class Listed(ReadOnly):
         if not self.id_fields or not PREFIX_LEAST <= len(digits) < 32 or not set(digits) <= _HEX:
             return None
         first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
-        begins = queryset.filter(**{f"{self.id_fields[0]}__gte": first, f"{self.id_fields[0]}__lte": last})
-        return begins if begins.exists() else None
+        if not least_id(_FIRST_MADE) <= first < least_id(time.time() + _AHEAD):
+            return None
+        return queryset.filter(**{f"{self.id_fields[0]}__gte": first, f"{self.id_fields[0]}__lte": last})
 
     def by_text(self, queryset: QuerySet[Any], text: str) -> QuerySet[Any]:
         """Return the rows in which a text occurs."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .base import Listed
 
 #: Rows of a window that is shown as it is, and of one in which something is looked for.
-SHOWN_MAX, EXAMINED_MAX = 10_000, 100_000
+SHOWN_MAX, EXAMINED_MAX = 10_000, 50_000
 #: Filters that ask for no rows.
 PASSIVE = ("database", "past")
 _SEPARATOR = "~"

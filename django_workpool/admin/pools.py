@@ -74,9 +74,7 @@ def _wake(pool: str, _: Any) -> bool:
     return True
 
 
-_CANCEL_ALL = (
-    "All works of this pool that have been enqueued up to now are canceled: none is started any more, those that run are told to stop."
-)
+_CANCEL_ALL = "All works that this pool has now are canceled: none of them is started any more, those that run are told to stop."
 CONFIGURE = Act(
     name="configure",
     label="Change limit or level of events",
@@ -157,7 +155,7 @@ class GlobalsAdmin(Listed):
 
     def enrich(self, request: HttpRequest, rows: list[Any]) -> None:
         """Ask once how all of them are."""
-        found = looked(self, request) if rows else None
+        found = looked(self, request, [row.pool for row in rows]) if rows else None
         by_name = {one.pool: one for one in found.pools} if found else {}
         for row in rows:
             row.health, row.health_max = by_name.get(row.pool), found.count_max if found else 0

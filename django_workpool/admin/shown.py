@@ -1,6 +1,7 @@
 """How values are shown: payloads as far as a page stands them, moments to the millisecond. Whatever is stored, it is shown as text."""
 
 import json
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -84,10 +85,18 @@ def _decoded(name: str, text: str) -> Any:
     if name not in JSON_COLUMNS:
         return text
     try:
-        return _Json(json.loads(text)) if _unmasked() else json.loads(text)
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        return _Json(value) if _unmasked() else value
     # What is too deep or has too many digits is no JSON for this reader, either.
     except (ValueError, RecursionError):
         return text
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 class _Json:

@@ -1,5 +1,6 @@
 """The processes that run functions: which of them live, what each is doing, who leads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin, messages
@@ -15,14 +16,16 @@ from .base import Listed, ReadOnly
 from .databases import address, shown_database
 from .shown import EMPTY, ago, link, moment, plain, segment_moment, with_payloads
 
+#: Rows that a count of a pool counts at most.
+COUNT_MAX = 10_000
 #: Runs that a worker's page names.
 RUNS_MAX = 100
 
 
-def looked(model_admin: ReadOnly, request: HttpRequest) -> health.Health | None:
-    """Return how the shown database's pools are; None, and a message to the user, where that cannot be asked."""
+def looked(model_admin: ReadOnly, request: HttpRequest, pools: Sequence[str]) -> health.Health | None:
+    """Return how pools and all workers are; None, and a message to the user, where that cannot be asked."""
     try:
-        return health.look(shown_database(request))
+        return health.look(shown_database(request), pools, COUNT_MAX)
     except health.Unasked as error:
         model_admin.message_user(request, f"How the pools are cannot be told: {error}", messages.WARNING)
         return None
@@ -61,7 +64,7 @@ class WorkerAdmin(Listed):
 
     def enrich(self, request: HttpRequest, rows: list[Any]) -> None:
         """Ask once how all of them are."""
-        found = looked(self, request) if rows else None
+        found = looked(self, request, ()) if rows else None
         by_id = {one.id: one for one in found.workers} if found else {}
         for row in rows:
             row.health = by_id.get(row.pk)

@@ -79,6 +79,10 @@ def _now(using: str) -> RawSQL:
     return RawSQL(f"floor(({database(using).clock_ms_sql}) / 100)", ())  # noqa: S611 - nothing of it comes from outside
 
 
+#: What ``with_places`` adds.
+PLACE = ("now", "start_segment", "run_token", "run_worker", "run_started", "follow", "asked")
+
+
 def with_places(queryset: QuerySet[Any], using: str) -> QuerySet[Any]:
     """Add where each work is: a probe of an index for each of the queues."""
     mine = {"work_id": OuterRef("pk")}
@@ -136,7 +140,7 @@ class WorkAdmin(WorkPages):
         return ("id",), {"created", "state"} if chosen.get("state") in StateFilter.SERVED else {"created"}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Add where each work is; on its own page, its payloads."""
+        """Load payloads on a work's own page alone."""
         queryset: QuerySet[Any] = with_places(super().get_queryset(request), shown_database(request))
         return with_payloads(queryset, ("arguments", "on_complete_context")) if self.is_details(request) else queryset
 
@@ -148,8 +152,15 @@ class WorkAdmin(WorkPages):
         return row
 
     def enrich(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Read the workers, and why what waits does not run: one look for all rows."""
+        """Read where the works are, the workers, and why what waits does not run: one look for all rows."""
         db = database(shown_database(request))
+        # Not together with the rows: the server would look for those that it passes over on the way to a late page, too.
+        places = with_places(Work.objects.using(db.using).filter(pk__in=[row.pk for row in rows]), db.using).values("pk", *PLACE)
+        found = {place["pk"]: place for place in places} if rows else {}
+        for row in rows:
+            for name in PLACE:
+                # What has gone meanwhile is nowhere.
+                setattr(row, name, found[row.pk][name] if row.pk in found else None)
         columns = {row.pk: {name: getattr(row, name) for name in _ASKED} for row in rows}
         for row in rows:
             row.state = state_of(row)
