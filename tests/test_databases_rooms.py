@@ -24,7 +24,7 @@ from django_workpool.checks import check_direct, check_routers, check_settings, 
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import shared
 from django_workpool.execution.shared import SharedThread
-from django_workpool.models import Globals, InternalState, Lead, Periodic, RunStatus, Work
+from django_workpool.models import Globals, InternalState, Lead, PendingCancelation, Periodic, RunStatus, Work
 from django_workpool.periodic_checks import check_periodic
 from django_workpool.routers import WorkpoolRouter
 from django_workpool.runner import drain

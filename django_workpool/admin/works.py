@@ -141,7 +141,7 @@ class WorkAdmin(WorkPages):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Load payloads on a work's own page alone."""
-        queryset: QuerySet[Any] = with_places(super().get_queryset(request), shown_database(request))
+        queryset = super().get_queryset(request)
         return with_payloads(queryset, ("arguments", "on_complete_context")) if self.is_details(request) else queryset
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
