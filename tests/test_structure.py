@@ -165,6 +165,7 @@ FLOORS = [
         "admin",
         "management",
         "periodic_checks",
+        "prometheus",
         "pytest_plugin",
         "routers",
         "django_workpool",
