@@ -18,8 +18,8 @@ from . import archive, conf, eventlog, keys, serialization, tallies
 from .database import Database, database
 from .database.base import lock_rows
 from .database.rows import KEPT_COLUMNS, STANDS
-from .exceptions import InvalidWork, WorkExists
-from .ids import parse_work_id
+from .exceptions import WorkExists
+from .ids import parse_work_id, parse_work_ids
 from .kick import Source, kick_after_commit
 from .models import Archive, PendingStart, Work
 from .settle import lock_works
@@ -102,13 +102,7 @@ def requeue(pool: str, work_ids: Iterable[object]) -> Requeued:
         InvalidWork: something is not the id of a work. Nothing has been written.
     """
     conf.pool(pool)
-    ids: dict[uuid.UUID, None] = {}
-    for work_id in work_ids:
-        parsed = parse_work_id(work_id)
-        if parsed is None:
-            raise InvalidWork(f"{work_id!r} is not the id of a work.")
-        ids[parsed] = None
-    db, wanted, whole = database(conf.database_alias(pool)), list(ids), Requeued()
+    db, wanted, whole = database(conf.database_alias(pool)), parse_work_ids(work_ids), Requeued()
     for start in range(0, len(wanted), CHUNK):
         with transaction.atomic(using=db.using):
             done = _requeue(db, pool, wanted[start : start + CHUNK])
