@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 import django_workpool
-from django_workpool import Workpool, call, conf, eventlog, periodic, pools
+from django_workpool import Workpool, call, conf, configuration, eventlog, periodic
 from django_workpool.apps import create_rows
 from django_workpool.checks import check_direct, check_routers, check_settings, check_sqlite
 from django_workpool.exceptions import WorkpoolSettingsError
@@ -187,7 +187,7 @@ def test_a_database_of_no_pool_gets_no_rows_even_where_its_tables_are(second: st
         model.objects.using(SECOND).all().delete()
     settings.WORKPOOLS = {"default": {}}
     create_rows(sender=None, using=SECOND)  # type: ignore[arg-type]
-    pools.apply_settings(SECOND)
+    configuration.apply_settings(SECOND)
     assert [model.__name__ for model in (Globals, InternalState, RunStatus, Lead) if model.objects.using(SECOND).exists()] == []
 
 

@@ -55,7 +55,7 @@ def test_each_argument_of_the_retry_is_in_the_manual(field: str) -> None:
     assert f"{field}=" in README
 
 
-@pytest.mark.parametrize("name", [name for name in vars(Workpool) if not name.startswith("_") and name != "name"])
+@pytest.mark.parametrize("name", [name for name in dir(Workpool) if not name.startswith("_") and name != "name"])
 def test_each_method_of_a_pool_is_in_the_manual(name: str) -> None:
     # An async twin is known by its rule.
     assert f".{name}(" in README or (name.startswith("a") and f".{name[1:]}(" in README)

@@ -159,6 +159,9 @@ class SQLite(Database):
             if taken:
                 self._turn.release()
 
+    def take_turn(self) -> None:
+        self.execute("DELETE FROM {PendingStart} WHERE 1 = 0")
+
     @contextmanager
     def read_only(self) -> Iterator[None]:
         connection: Any = self.connection
