@@ -268,10 +268,10 @@ def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
 
 
 def apply_settings(using: str) -> None:
-    """Make the rows, and put the limits that the settings name into force (those they leave out are the rows')."""
+    """Make the rows, and put the limits and levels that the settings name into force (those they leave out are the rows')."""
     create_rows(using)
     for name in conf.pools_in(using):
-        limit = conf.pool(name).max_parallelism
-        if limit is not None:
-            stale = Globals.objects.using(using).filter(pool=name).exclude(max_parallelism=limit)
-            stale.update(max_parallelism=limit)
+        pool = conf.pool(name)
+        for column, value in (("max_parallelism", pool.max_parallelism), ("log_level", pool.log_level)):
+            if value is not None:
+                Globals.objects.using(using).filter(pool=name).exclude(**{column: value}).update(**{column: value})

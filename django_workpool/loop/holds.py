@@ -34,14 +34,11 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
             else Verdict(follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure)
         )
         settlements.append(Settlement(work=work, verdict=verdict))
-        status = verdict.kind.value
         if work.fn_type != FnType.CALLBACK:
             it.report.canceled += failure is None
             it.report.completed += failure is not None
             it.report.failed += failure is not None
-        it.emit(
-            "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
-        )
+        it.emit_end(work, verdict)
     settle(it.db, settlements, it.now_ms)
     it.judged += [(one.work, one.verdict) for one in settlements]
     # Their callbacks have become work of a lane that this iteration has been through.

@@ -94,8 +94,8 @@ def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     settle(it.db, settlements, it.now_ms)
     it.judged += [(one.work, one.verdict) for one in settlements]
     it.report.canceled += len(works)
-    for work in works:
-        it.emit("completed", "INFO", work_id=work.id, name=work.name, status="canceled", attempts=work.attempts)
+    for one in settlements:
+        it.emit_end(one.work, one.verdict)
 
 
 def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
