@@ -150,6 +150,7 @@ FLOORS = [
         "signals",
         "batch_values",
         "adapters",
+        "tracing",
     },
     {"conf", "models", "allowed", "functions", "permissions", "callbacks"},
     {"database", "eventlog", "options"},
@@ -167,6 +168,7 @@ FLOORS = [
         "periodic_checks",
         "pytest_plugin",
         "routers",
+        "otel",
         "django_workpool",
     },
 ]
