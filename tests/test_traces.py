@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from django_workpool import WorkExists, Workpool, aenqueue, call, enqueue, otel,
 from django_workpool.models import Archive, Work
 from django_workpool.testing import run_work
 
+from .conftest import StartMain
+from .live import PATIENCE
 from .spans import Spans, tracing_here
 from .works.tasks import fail, note
-from .works.traces import traced_action, traced_coroutine, traced_end, traced_query
+from .works.traces import TRACES_VARIABLE, traced_action, traced_coroutine, traced_end, traced_query
 
 pytestmark = pytest.mark.django_db
 PATH = "tests.works.traces."
@@ -189,6 +192,21 @@ def test_a_text_that_is_too_long_for_the_column_is_not_read(spans: Spans) -> Non
 )  # fmt: skip
 def test_events_name_a_trace_that_is_one(text: str, found: dict[str, str]) -> None:
     assert tracing.told(text) == found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_runs_in_an_executor_of_others_is_traced_there(main_process: StartMain, tmp_path: Path) -> None:
+    path = tmp_path / "spans"
+    with tracing_here(path) as spans, spans.view():
+        work_id = Workpool().using(on_complete=traced_end).enqueue(traced_action)
+    options = ("--drain", "--executor", "tests.works.executors.process_pool")
+    main = main_process(*options, env={TRACES_VARIABLE: str(path)})
+    assert main.wait(PATIENCE) == 0, main.output()
+    (run,), (end,) = spans.of(f"run {PATH}traced_action", work_id), spans.some(f"on_complete {PATH}traced_end")
+    (enqueued,) = spans.some(f"enqueue {PATH}traced_action")
+    assert json.loads(Archive.objects.get(id=work_id).value) == [run["trace"], run["span"]]
+    assert (run["parent"], end["parent"], run["trace"]) == (enqueued["span"], enqueued["span"], end["trace"])
+    assert end["pid"] == main.process.pid != run["pid"]
 
 
 # What is broken ---------------------------------------------------------------------------------------------------
