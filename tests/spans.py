@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -26,6 +26,8 @@ class Spans:
     provider: TracerProvider
     exporter: InMemorySpanExporter
     path: Path | None = None
+    #: How many have begun here.
+    begun: int = 0
 
     def all(self) -> list[Told]:
         """Return all, those of this process first, in the order in which they ended."""
@@ -50,14 +52,24 @@ class Spans:
             yield
 
 
+class _Count(SpanProcessor):
+    def __init__(self, spans: Spans) -> None:
+        self._spans = spans
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self._spans.begun += 1
+
+
 @contextmanager
 def tracing_here(path: Path | None = None) -> Iterator[Spans]:
     """Trace in this process."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = Spans(provider, exporter, path)
+    provider.add_span_processor(_Count(spans))
     otel.instrument(provider)
     try:
-        yield Spans(provider, exporter, path)
+        yield spans
     finally:
         otel.uninstrument()
         provider.shutdown()

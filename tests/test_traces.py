@@ -24,7 +24,7 @@ from .conftest import StartMain
 from .live import PATIENCE
 from .spans import Spans, tracing_here
 from .works.tasks import fail, note
-from .works.traces import TRACES_VARIABLE, traced_action, traced_coroutine, traced_end, traced_query
+from .works.traces import TRACES_VARIABLE, traced_action, traced_coroutine, traced_end, traced_query, traced_together
 
 pytestmark = pytest.mark.django_db
 PATH = "tests.works.traces."
@@ -35,6 +35,7 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def spans() -> Iterator[Spans]:
     with tracing_here() as spans:
         yield spans
+    assert spans.begun == len(spans.exporter.get_finished_spans()), "all that have begun have ended"
 
 
 def carried() -> list[dict[str, str]]:
@@ -207,6 +208,26 @@ def test_what_runs_in_an_executor_of_others_is_traced_there(main_process: StartM
     assert json.loads(Archive.objects.get(id=work_id).value) == [run["trace"], run["span"]]
     assert (run["parent"], end["parent"], run["trace"]) == (enqueued["span"], enqueued["span"], end["trace"])
     assert end["pid"] == main.process.pid != run["pid"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_works_that_share_a_transaction_have_a_span_each_and_one_that_is_repeated_says_so(main_process: StartMain, tmp_path: Path) -> None:
+    path, name = tmp_path / "spans", f"run {PATH}traced_together"
+    Workpool().configure(max_parallelism=200)
+    with tracing_here(path) as spans:
+        good = Workpool().enqueue_many(traced_together, [call(str(number)) for number in range(20)])
+        mixed = Workpool().enqueue_many(traced_together, [call(str(number), number == 5) for number in range(20)])
+    main = main_process("--drain", "--threads", "1", "--prefetch", "200", env={TRACES_VARIABLE: str(path)})
+    assert main.wait(PATIENCE) == 0, main.output()
+    assert Archive.objects.filter(id__in=good, kind="success").count() == 20
+    statuses = {work_id: [one["attributes"]["django_workpool.status"] for one in spans.of(name, work_id)] for work_id in good + mixed}
+    assert [statuses[work_id][-1] for work_id in good + mixed] == ["success"] * 25 + ["failed"] + ["success"] * 14
+    repeated = [before for each in statuses.values() for before in each[:-1]]
+    assert set(repeated) == {"repeated"} and len(repeated) >= 6, "those up to the one that fails"
+    for work_id in good + mixed:
+        last = spans.of(name, work_id)[-1]
+        stored = Archive.objects.get(id=work_id)
+        assert stored.kind == "failed" or json.loads(stored.value) == [last["trace"], last["span"]]
 
 
 # What is broken ---------------------------------------------------------------------------------------------------

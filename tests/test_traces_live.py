@@ -130,16 +130,6 @@ def test_works_of_one_call_are_linked_to_it_and_mutations_that_share_a_transacti
     assert len({run["trace"] for run in runs}) == 40 and enqueue["trace"] not in {run["trace"] for run in runs}
 
 
-def test_a_transaction_that_is_repeated_says_so(spans: Spans) -> None:
-    ids = Workpool().enqueue_many(traced_together, [call(str(number), number == 3) for number in range(10)])
-    assert [one.kind for one in results(ids)] == ["failed" if number == 3 else "success" for number in range(10)]
-    last = [spans.of(f"run {PATH}traced_together", work_id)[-1] for work_id in ids]
-    assert [run["attributes"]["django_workpool.status"] for run in last] == ["failed" if number == 3 else "success" for number in range(10)]
-    assert {
-        run["attributes"]["django_workpool.status"] for work_id in ids for run in spans.of(f"run {PATH}traced_together", work_id)[:-1]
-    } <= {"repeated"}
-
-
 def test_events_of_a_traced_work_name_its_trace_in_all_processes(live: Live, spans: Spans) -> None:
     with spans.view():
         ids = [Workpool(pool).enqueue(function) for pool in POOLS for function in FUNCTIONS]
