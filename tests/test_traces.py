@@ -223,7 +223,7 @@ def test_works_that_share_a_transaction_have_a_span_each_and_one_that_is_repeate
     statuses = {work_id: [one["attributes"]["django_workpool.status"] for one in spans.of(name, work_id)] for work_id in good + mixed}
     assert [statuses[work_id][-1] for work_id in good + mixed] == ["success"] * 25 + ["failed"] + ["success"] * 14
     repeated = [before for each in statuses.values() for before in each[:-1]]
-    assert set(repeated) == {"repeated"} and len(repeated) >= 6, "those up to the one that fails"
+    assert set(repeated) == {"repeated"}, "at least the one that fails"
     for work_id in good + mixed:
         last = spans.of(name, work_id)[-1]
         stored = Archive.objects.get(id=work_id)
