@@ -6,11 +6,12 @@ nothing is notified. The kick comes after the commit.
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
 
-from . import conf, functions, keys, serialization
+from . import conf, eventlog, functions, keys, serialization, tracing
 from .database import NewWork, database
 from .database.rows import STANDS
 from .exceptions import InvalidWork, WorkExists
@@ -65,6 +66,14 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
 
 
 def _insert_and_tell(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
+    if tracing.tracer is None:
+        _insert_told(using, new, ids, arguments, options)
+        return
+    with tracing.tracer.sending(new.pool, new.func_path, ids) as trace:
+        _insert_told(using, replace(new, trace=trace), ids, arguments, options)
+
+
+def _insert_told(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
     if not is_heard(work_enqueued):
         _insert(using, new, ids, arguments, options)
         return
@@ -97,6 +106,7 @@ def _insert(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Seque
     with db.all_or_nothing(len(starts)):
         segment = min(db.insert_work(new, ids[i : i + CHUNK], arguments[i : i + CHUNK], options.due()) for i in starts)
         kick_after_commit(using, new.pool, Source.ENQUEUE, segment)
+        eventlog.enqueued(using, new, ids)
 
 
 def _insert_unique(

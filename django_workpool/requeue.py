@@ -137,7 +137,7 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
             archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING)
     for lane in Lane:
         number = sum(_lane(row.fn_type) is lane for row in rows)
-        if number and archive.retains(pool):
+        if number:
             tallies.count_requeued(db.using, pool, number, lane)
     done.taken.extend(row.id for row in rows)
     told = partial(eventlog.log, "requeued", "REPORT", pool, works=len(rows), work_id=rows[0].id, name=rows[0].name)

@@ -150,6 +150,7 @@ FLOORS = [
         "signals",
         "batch_values",
         "adapters",
+        "tracing",
     },
     {"conf", "models", "allowed", "functions", "permissions", "callbacks"},
     {"database", "eventlog", "options"},
@@ -168,6 +169,7 @@ FLOORS = [
         "periodic_checks",
         "pytest_plugin",
         "routers",
+        "otel",
         "django_workpool",
     },
 ]
