@@ -154,22 +154,21 @@ def settle(db: Database, settlements: Sequence[Settlement], now_ms: float) -> No
 
 
 def _keep_attempts(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None:
-    failed = [(one, one.verdict.failure) for one in settlements if one.verdict.failure is not None]
-    if not failed:
-        return
     Attempt.objects.using(db.using).bulk_create(
-        Attempt(
-            work_id=one.work.id,
-            number=one.verdict.attempts,
-            worker=one.worker,
-            started=None if one.started_ms is None else db.moment(one.started_ms),
-            ended=db.moment(now_ms),
-            class_path=failure.class_path[:PATH_LENGTH],
-            text=failure.text,
-            traceback=failure.traceback,
-        )
-        for one, failure in failed
-        if failure is not None
+        [
+            Attempt(
+                work_id=one.work.id,
+                number=one.verdict.attempts,
+                worker=one.worker,
+                started=None if one.started_ms is None else db.moment(one.started_ms),
+                ended=db.moment(now_ms),
+                class_path=failure.class_path[:PATH_LENGTH],
+                text=failure.text,
+                traceback=failure.traceback,
+            )
+            for one in settlements
+            if (failure := one.verdict.failure) is not None
+        ]
     )
 
 
@@ -232,11 +231,7 @@ def succeed(db: Database, pool: str, attempted: Sequence[Attempted]) -> Sent:
 
 
 def complete_successes(db: Database, attempted: Sequence[Attempted]) -> list[Attempted]:
-    """End the works of attempts that succeeded and have no on_complete, as far as they still own them, with their pending completions.
-
-    Returns:
-        Those that did.
-    """
+    """End the works of successes without on_complete that still own them, with pending completions; return these attempts."""
     owned: list[Attempted] = []
     for pool in {one.run.pool for one in attempted}:
         # The same run twice in one batch is completed once.

@@ -170,6 +170,7 @@ FLOORS = [
         "pytest_plugin",
         "routers",
         "otel",
+        "prometheus",
         "django_workpool",
     },
 ]
