@@ -1,4 +1,4 @@
-"""When what is kept of finished work, batches and keys is pruned: in small pieces between the loop's turns.
+"""When what is kept of finished work, batches, keys and progress is pruned: in small pieces between the loop's turns.
 
 So neither the lease nor a work waits for it.
 """
@@ -6,6 +6,7 @@ So neither the lease nor a work waits for it.
 import time
 
 from .. import archive, batches, keys
+from ..execution import progress
 
 #: Seconds between two looks for pools with something to prune; full chunks of one follow each other after AGAIN.
 EVERY, AGAIN = 60.0, 0.5
@@ -15,11 +16,11 @@ BUDGET = 0.05
 
 #: What each pool keeps: the rooms tell of which pools there is something to prune, and prune a chunk of one.
 ROOMS = {"archive": archive, "batches": batches}
-KEYS = ("keys", "")
+KEYS, PROGRESS = ("keys", ""), ("progress", "")
 
 
 class Pruner:
-    """Prunes what each pool keeps for a time, and keys whose works are gone. Used by the loop's thread.
+    """Prunes what each pool keeps for a time, keys whose works are gone, and what runs said that are over. Used by the loop's thread.
 
     Args:
         using: The database.
@@ -42,7 +43,7 @@ class Pruner:
         if now >= self._look_at:
             self._look_at = now + EVERY
             found = [(name, pool) for name, room in ROOMS.items() for pool in room.overdue(self.using)]
-            self._due = dict.fromkeys([KEYS, *found], 0.0) | self._due
+            self._due = dict.fromkeys([KEYS, PROGRESS, *found], 0.0) | self._due
         until = now + BUDGET
         for one in sorted(self._due, key=self._due.__getitem__):
             if self._due[one] > time.monotonic() or time.monotonic() >= until:
@@ -57,4 +58,6 @@ class Pruner:
         """Prune one chunk; return whether there is more."""
         if (name, pool) == KEYS:
             return self._sweep.prune()
+        if (name, pool) == PROGRESS:
+            return progress.prune(self.using)
         return bool(ROOMS[name].prune(self.using, pool) == ROOMS[name].PRUNE_CHUNK)
