@@ -5,14 +5,12 @@ import re
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.management import load_command_class
 
 import django_workpool
 from django_workpool import conf, eventlog
-from django_workpool.models import Archive
 from django_workpool.options import EnqueueOptions
 from django_workpool.pools import Workpool
 from django_workpool.types import RetryBehavior
@@ -82,22 +80,6 @@ def test_the_floors_of_the_manual_are_those_of_the_test() -> None:
     assert told
     floors = [set(part.split()) for part in told[1].rstrip(".").replace("\n", " ").split("·")]
     assert floors == [rooms - {"django_workpool"} for rooms in FLOORS]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_example_of_the_manual_runs(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """Registers the functions of the first Python block as a module of an installed app, and enqueues them as the second does."""
-    functions, enqueue = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
-    module = types.ModuleType("testproject.imports.example")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    package = sys.modules["testproject.imports"]
-    monkeypatch.setattr(package, "example", module, raising=False)
-    settings.WORKPOOLS = {"default": {}, "email": {"MAX_PARALLELISM": 5}}
-    exec(compile(functions, module.__name__, "exec"), module.__dict__)  # noqa: S102 - our own manual
-    scope = {**vars(module), "user": types.SimpleNamespace(pk=7)}
-    exec(compile(enqueue, "README.md", "exec"), scope)  # noqa: S102
-    status = Workpool().status(scope["work_id"])
-    assert (status.state, Archive.objects.count()) == ("pending", 0)
 
 
 @pytest.mark.django_db(transaction=True)
