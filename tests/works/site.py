@@ -13,24 +13,25 @@ POLICY = "default-src 'self'"
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>works</title>{% load workpool %}{% workpool_media %}</head>
-<body>{% for one in works %}<p>{% workpool_progress one pool=pool label=label %}</p>{% endfor %}</body></html>"""
+<body>{% for one in works %}<p>{% workpool_progress one pool=pool label=label stream=stream %}</p>{% endfor %}</body></html>"""
 
 
 def page(request: HttpRequest, **context: Any) -> HttpResponse:
     """Show the works of a template's context."""
-    response = HttpResponse(engines["django"].from_string(PAGE).render(context, request))
+    response = HttpResponse(engines["django"].from_string(PAGE).render({"stream": None, **context}, request))
     response.headers["Content-Security-Policy"] = POLICY
     return response
 
 
 @require_GET
 def works(request: HttpRequest) -> HttpResponse:
-    """Show the works of the query, with its label."""
+    """Show the works of the query, with its label, and by a stream or not."""
     return page(
         request,
         works=[UUID(one) for one in request.GET.getlist("work")],
         pool=request.GET.get("pool", "default"),
         label=request.GET.get("label", ""),
+        stream={"yes": True, "no": False}.get(request.GET.get("stream", "")),
     )
 
 
