@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import re
 import sys
 import types
@@ -12,9 +13,11 @@ import pytest
 from django.core.management import load_command_class
 
 import django_workpool
-from django_workpool import conf, eventlog
+from django_workpool import Progress, conf, eventlog
 from django_workpool.options import EnqueueOptions
 from django_workpool.pools import Workpool
+from django_workpool.site import status_url
+from django_workpool.templatetags.workpool import workpool_progress
 from django_workpool.types import RetryBehavior
 
 from .works import tasks
@@ -24,6 +27,11 @@ PACKAGE = Path(django_workpool.__file__).parent
 README = (ROOT / "README.md").read_text()
 MAINTAINERS = (PACKAGE / "README.md").read_text()
 SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+
+
+def workpool_progress_options() -> list[str]:
+    """Return what the template tag takes, its context left out."""
+    return [name for name in inspect.signature(workpool_progress).parameters if name != "context"]
 
 
 @pytest.mark.parametrize("key", conf._KEYS)
@@ -45,6 +53,17 @@ def test_each_option_of_the_command_is_in_the_manual() -> None:
     assert {"--threads", "--pool", "--drain", "--grace"} <= declared
     for option in declared:
         assert f"`{option}" in README or option == "--skip-checks"
+
+
+@pytest.mark.parametrize("name", [*inspect.signature(status_url).parameters, *workpool_progress_options()])
+def test_each_option_of_the_links_and_of_the_bar_is_in_the_manual(name: str) -> None:
+    section = README.partition("## Progress, and pages that show it")[2].partition("\n## ")[0]
+    assert re.search(rf"\b{name}(?:=| |\))", section)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Progress)] + ["fraction"])
+def test_what_is_told_of_progress_is_in_the_manual(field: str) -> None:
+    assert f"`{field}`" in README
 
 
 @pytest.mark.parametrize("option", EnqueueOptions.__annotations__)

@@ -68,6 +68,12 @@ class MySQL(Database):
     def whole(self, number: str) -> str:
         return f"CAST({number} AS SIGNED)"
 
+    def real(self, text: str) -> str:
+        return f"({text} + 0e0)"
+
+    def upsert(self, key: str, columns: Sequence[str]) -> str:
+        return f"ON DUPLICATE KEY UPDATE {', '.join(f'{name} = VALUES({name})' for name in columns)}"
+
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         # The driver writes a tuple as a list in parentheses.
         return f"{column} IN %s", tuple(value.hex if isinstance(value, uuid.UUID) else value for value in values)
