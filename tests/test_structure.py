@@ -153,7 +153,7 @@ FLOORS = [
     },
     {"conf", "models", "allowed", "functions", "permissions", "callbacks"},
     {"database", "eventlog", "options"},
-    {"archive", "kick", "stats", "keys"},
+    {"archive", "kick", "stats", "keys", "tallies"},
     {"settle"},
     {"client", "complete", "batches", "loop"},
     {"pools", "execution", "health", "periodic"},

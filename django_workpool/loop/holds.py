@@ -8,7 +8,7 @@ from .. import conf
 from ..models import PendingStart, Work
 from ..segments import SECOND
 from ..settle import Settlement, Verdict, canceled, lock_works, settle
-from ..types import Failure, FnType, Follow, ResultKind
+from ..types import Failure, Follow, ResultKind
 from .context import Iteration
 from .due import Due
 
@@ -35,10 +35,7 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
         )
         settlements.append(Settlement(work=work, verdict=verdict))
         status = verdict.kind.value
-        if work.fn_type != FnType.CALLBACK:
-            it.report.canceled += failure is None
-            it.report.completed += failure is not None
-            it.report.failed += failure is not None
+        it.counts[work.lane].end(verdict.kind, verdict.follow, attempt=failure is not None)
         it.emit(
             "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
         )

@@ -1,5 +1,7 @@
 """Phase (d): start due work by priority, then age, as much as there is spare capacity and room in the workers."""
 
+from collections import Counter
+
 from ..database import Start
 from ..models import Work
 from ..types import FnType, Lane, Run
@@ -8,6 +10,7 @@ from .context import Iteration
 from .due import Due
 from .fleet import Placement
 from .memory import Cursor, Depth, Running
+from .tallies import lag_ms
 
 #: Works started in one iteration.
 BATCH = 512
@@ -127,7 +130,8 @@ def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
                 row.timeout_ms,
             )
         )
+    # Those of one segment are as late as each other.
+    it.counts[lane].start(Counter(row.segment for row, _ in chosen), it.now_ms)
     if it.tells("INFO"):
         for row, _ in chosen:
-            lag_ms = max(0, round(it.now_ms - row.segment * 100))
-            it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=lag_ms)
+            it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=lag_ms(row.segment, it.now_ms))
