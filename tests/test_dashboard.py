@@ -155,12 +155,12 @@ def test_the_charts_are_the_sums_of_the_rows_step_by_step(admin_client: Client) 
     names = ("succeeded", "failed", "canceled", "retried", "failed_attempts", "started")
     assert [history[name][ten] for name in names] == [112, 1, 4, 2, 3, 100]
     assert [sum(history[name]) for name in names] == [121, 1, 4, 2, 3, 100]
-    assert (history["succeeded"][twenty], history["running"][ten], history["running"][twenty]) == (9, 10, None)
+    assert (history["succeeded"][twenty], history["running"][ten], history["running"][twenty]) == (9, 10, 0)
     lags = (6, 0, 0, 0, 94, 0, 0, 0, 0, 0)
     assert history["lag_p50_ms"][ten] == tallies.percentile_ms(lags, 0.5) and history["lag_p95_ms"][twenty] is None
     assert history["spans"][:-1] == [1] * 59 and 0 <= history["spans"][-1] <= 1
     waiting = {line["pool"]: line["values"] for line in history["waiting"]}
-    assert (waiting[POOL][ten], waiting["imports"][ten], waiting[POOL][twenty]) == (40, 2, None)
+    assert (waiting[POOL][ten], waiting["imports"][ten], waiting[POOL][twenty]) == (40, 2, 0)
     one, other = pool_of(told), pool_of(told, "imports")
     assert (one["window"]["succeeded"], one["window"]["failed"], one["total"]["succeeded"], one["total"]["failed"]) == (12, 1, 543, 11)
     assert (one["total"]["requeued"], one["lag_p95_ms"], other["lag_p95_ms"]) == (
@@ -168,6 +168,24 @@ def test_the_charts_are_the_sums_of_the_rows_step_by_step(admin_client: Client) 
         pytest.approx(95),
         tallies.percentile_ms((0, 0, 0, 0, 94), 0.95),
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "others", "step", "held"),
+    [
+        ({}, (), 1, [0, 0, 0, 0, 0, 0]),
+        ({1: 5, 2: 6}, (), 1, [0, 5, 6, None, None, None]),
+        ({1: 5, 3: 7}, (3, 4), 1, [0, 5, 5, 7, 0, 0]),
+        ({1: 5, 4: 7}, (2,), 1, [0, 5, 0, 0, 7, None]),
+        ({0: 5, 30: 7}, (), 15, [5, None, 7, None, None, None]),
+    ],
+    ids=["idle", "nobody leads any more", "a minute left out", "worked off", "wide steps"],
+)
+def test_what_a_pool_held_when_nobody_said_so(
+    said: dict[int, int | None], others: tuple[int, ...], step: int, held: list[int | None]
+) -> None:
+    past = looks.History(now_ms=0.0, step=step, minutes=range(0, 6 * step, step), points=())
+    assert overview._held(past, said, {*said, *others}) == held
 
 
 def test_one_pool_is_shown_alone_but_problems_of_all(loop: Loop, admin_client: Client) -> None:

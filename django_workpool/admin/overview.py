@@ -1,7 +1,7 @@
 """What the dashboard shows, as plain values: of all pools of a database or of one, and why works of a pool wait."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -127,19 +127,22 @@ def _steps(moment: Now, past: History, pools: Sequence[PoolHealth], of_pool: dic
     steps = len(past.minutes)
     counts = {name: [0] * steps for name in COUNTS}
     lags: list[list[tuple[int, ...]]] = [[] for _ in range(steps)]
-    running: list[int | None] = [None] * steps
     for point in (point for points in of_pool.values() for point in points):
         at = (point.minute - past.minutes.start) // past.step
         for name in COUNTS:
             counts[name][at] += getattr(point, name)
         lags[at].append(point.lags)
-        if point.running is not None:
-            running[at] = (running[at] or 0) + point.running
     sums = [[sum(column) for column in zip(*one, strict=True)] for one in lags]
     # The last step has only begun.
     last = past.now_ms / 60_000 - past.minutes[-1]
-    # As the rows count: callbacks are among them.
-    present = sum(moment.running[one.pool, lane] for one in pools for lane in Lane)
+    counted = {point.minute for point in past.points}
+    names = list({one.pool: None for one in pools} | dict.fromkeys(of_pool))
+    running = {name: _held(past, {one.minute: one.running for one in of_pool.get(name, ())}, counted) for name in names}
+    waiting = {name: _held(past, {one.minute: one.waiting for one in of_pool.get(name, ())}, counted) for name in names}
+    for one in pools:
+        # As the rows count: callbacks are among them.
+        running[one.pool][-1] = max(running[one.pool][-1] or 0, sum(moment.running[one.pool, lane] for lane in Lane))
+        waiting[one.pool][-1] = max(waiting[one.pool][-1] or 0, one.waiting)
     return {
         "step": past.step,
         "minutes": list(past.minutes),
@@ -147,30 +150,46 @@ def _steps(moment: Now, past: History, pools: Sequence[PoolHealth], of_pool: dic
         **counts,
         "lag_p50_ms": [tallies.percentile_ms(one, 0.5) for one in sums],
         "lag_p95_ms": [tallies.percentile_ms(one, 0.95) for one in sums],
-        "running": [*running[:-1], max(running[-1] or 0, present)],
-        "waiting": _backlogs(past, pools, of_pool),
+        "running": _sum(list(running.values())),
+        "waiting": _backlogs(waiting),
     }
 
 
-def _backlogs(past: History, pools: Sequence[PoolHealth], of_pool: dict[str, list[Point]]) -> list[dict[str, Any]]:
+def _held(past: History, said: dict[int, int | None], counted: Collection[int]) -> list[int | None]:
+    """Return what a pool held in each step; None where that is not known.
+
+    It is said about once a minute, and only of pools that hold something. So where it is not, and somebody has counted anything, the pool
+    held nothing; where nobody has, either nobody led, or there was nothing to count: the latter if the pool held nothing before.
+    """
+    known = {minute: value for minute, value in said.items() if value is not None}
+    held: list[int | None] = []
+    before: int | None = 0
+    for minute in past.minutes:
+        if minute in known:
+            before = known[minute]
+        elif past.step == 1 and minute - 1 in known and minute + 1 in known:
+            # Not more often than once a minute: so now and then one is left out.
+            pass
+        elif minute in counted:
+            before = 0
+        elif before:
+            before = None
+        held.append(before)
+    return held
+
+
+def _sum(lines: Sequence[Sequence[int | None]]) -> list[int | None]:
+    """Return the sums of what is known, step by step."""
+    return [None if all(value is None for value in column) else sum(value or 0 for value in column) for column in zip(*lines, strict=True)]
+
+
+def _backlogs(lines: dict[str, list[int | None]]) -> list[dict[str, Any]]:
     """Return how many have waited, in a line for each of the pools that have held most, and one for all others."""
-    counted = {point.minute for points in of_pool.values() for point in points if point.waiting is not None}
-    lines: dict[str, list[int | None]] = {}
-    for name in {one.pool: None for one in pools} | dict.fromkeys(of_pool):
-        # Where nobody has counted anything nothing is known; where others have something, this one had nothing.
-        known = {point.minute: point.waiting or 0 for point in of_pool.get(name, ())}
-        lines[name] = [known.get(minute, 0) if minute in counted else None for minute in past.minutes]
-    for one in pools:
-        line = lines[one.pool]
-        line[-1] = max(line[-1] or 0, one.waiting)
     names = sorted(lines, key=lambda name: (-max(value or 0 for value in lines[name]), name))
     few = len(names) if len(names) <= LINES_MAX else LINES_MAX - 1
     shown: list[dict[str, Any]] = [{"pool": name, "values": lines[name]} for name in sorted(names[:few])]
     if others := [lines[name] for name in names[few:]]:
-        sums = [
-            None if all(value is None for value in column) else sum(value or 0 for value in column) for column in zip(*others, strict=True)
-        ]
-        shown.append({"pool": None, "pools": len(others), "values": sums})
+        shown.append({"pool": None, "pools": len(others), "values": _sum(others)})
     return shown
 
 

@@ -94,6 +94,9 @@ const perMinute = (values, history) => values.map((value, at) => (history.spans[
 const inSeconds = (values) => values.map((value) => (value === null ? null : value / 1000));
 const line = (color, label, values, more = {}) => ({ color, label, values, dash: [], ...more });
 
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 2]];
+
 /** What each chart shows of the answer: `lines` is what is drawn, and told in the legend and the table. */
 const CHARTS = [
   {
@@ -126,6 +129,7 @@ const CHARTS = [
     unit: "from due to start",
     empty: "Nothing has started in this time.",
     told: duration,
+    steps: [...[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30], ...[1, 2, 5, 10, 20, 30].map((one) => one * 60), ...[1, 2, 4, 12, 24].map((one) => one * 3_600)],
     /* What has started at once has been counted, too. */
     something: (value) => value !== null,
     lines: ({ history: h }) => [
@@ -139,7 +143,7 @@ const CHARTS = [
     unit: "works that wait, due or not",
     empty: "Nothing has waited in this time.",
     told: number,
-    integers: true,
+    steps: WHOLE,
     lines: ({ history: h }) =>
       h.waiting.map(({ pool, pools, values }, at) =>
         line(at + 1, pool === null ? `${pools} others` : pool, values, { dash: DASHES[at], pool })),
@@ -150,7 +154,7 @@ const CHARTS = [
     unit: "works at once, callbacks included",
     empty: "Nothing has run in this time.",
     told: number,
-    integers: true,
+    steps: WHOLE,
     something: (value, one) => !one.limit && value > 0,
     lines: ({ history: h, summary }) => [
       line(1, "Running", h.running, { fill: true }),
@@ -158,7 +162,6 @@ const CHARTS = [
     ],
   },
 ];
-const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 2]];
 
 /** A figure with a chart, its legend, which tells the values under the pointer or the last ones, and its numbers as a table. */
 class Chart {
@@ -199,7 +202,7 @@ class Chart {
     this.at = null;
     const font = `11px ${css("--font-family-primary") || "sans-serif"}`;
     const axis = { stroke: () => css("--body-quiet-color"), font, grid: { stroke: () => css("--hairline-color"), width: 1 }, ticks: { show: false } };
-    const steps = this.kind.integers ? { incrs: [1, 2, 5].flatMap((one) => Array.from({ length: 12 }, (_, power) => one * 10 ** power)).sort((a, b) => a - b) } : {};
+    const steps = this.kind.steps ? { incrs: this.kind.steps } : {};
     this.drawn = new uPlot({
       width: Math.max(200, this.plot.clientWidth),
       height: HEIGHT,
