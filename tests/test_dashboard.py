@@ -304,6 +304,7 @@ def test_names_are_texts_and_none_is_in_the_page(loop: Loop, admin_client: Clien
 
 
 def test_the_oldest_works_that_wait_are_told_with_their_reason_and_where_to_find_them(loop: Loop, admin_client: Client) -> None:
+    loop.configure(0)
     ids = [given(S1, due_in=-10 * ago) for ago in range(1, 25)]
     later = given(S1, due_in=36_000)
     Work.objects.filter(id=ids[-1]).update(name=XSS)

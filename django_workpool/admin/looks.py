@@ -178,15 +178,14 @@ class History:
     points: tuple[Point, ...]
 
 
-def history(using: str, name: str) -> History:
-    """Return what all pools of a database have done in a window: at most as many seconds old as a step has minutes."""
+def history(using: str, name: str, now_ms: float) -> History:
+    """Return what all pools of a database have done in a window up to now: at most as many seconds old as a step has minutes."""
     window = WINDOWS[name]
     shared: Fresh[History] = fresh("history", using, name)
-    return shared.get(window.step, lambda: _history(using, window))
+    return shared.get(window.step, lambda: _history(using, window, now_ms))
 
 
-def _history(using: str, window: Window) -> History:
-    now_ms = database(using).clock_ms()
+def _history(using: str, window: Window, now_ms: float) -> History:
     until = (int(now_ms // 60_000) // window.step + 1) * window.step
     since = until - window.minutes
     points = tuple(tallies.series(using, since, until, window.step))

@@ -46,7 +46,8 @@ def data(using: str, window: str, pool: str | None) -> dict[str, Any]:
         NoPool: there is no such pool.
         Unasked: the database cannot be asked.
     """
-    moment, past, ever = now(using), history(using, window), totals(using)
+    moment = now(using)
+    past, ever = history(using, window, moment.now_ms), totals(using)
     _check(moment, pool)
     pools = [one for one in moment.health.pools if pool in (None, one.pool)]
     of_pool: defaultdict[str, list[Point]] = defaultdict(list)
