@@ -211,7 +211,7 @@ class Chart {
       scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.08 : 1] } },
       axes: [
         { ...axis, size: 26, space: 60, values: (_, splits) => splits.map((one) => this.tick(one)) },
-        { ...axis, ...steps, size: 56, space: 30, values: (_, splits) => splits.map((one) => (one === 0 ? "0" : this.kind.told(one))) },
+        { ...axis, ...steps, size: 56, space: 22, values: (_, splits) => splits.map((one) => (one === 0 ? "0" : this.kind.told(one))) },
       ],
       series: [{}, ...this.lines.map((one) => ({
         stroke: () => css(`--wp-${one.color}`),
