@@ -174,9 +174,9 @@ def test_the_charts_are_the_sums_of_the_rows_step_by_step(admin_client: Client) 
     ("said", "others", "step", "held"),
     [
         ({}, (), 1, [0, 0, 0, 0, 0, 0]),
-        ({1: 5, 2: 6}, (), 1, [0, 5, 6, None, None, None]),
-        ({1: 5, 3: 7}, (3, 4), 1, [0, 5, 5, 7, 0, 0]),
-        ({1: 5, 4: 7}, (2,), 1, [0, 5, 0, 0, 7, None]),
+        ({1: 5, 2: 6}, (), 1, [0, 5, 6, 6, None, None]),
+        ({0: 5, 2: 7}, (1, 2, 3, 4), 1, [5, 5, 7, 7, 0, 0]),
+        ({0: 5, 4: 7}, (1, 2), 1, [5, 5, 0, 0, 7, 7]),
         ({0: 5, 30: 7}, (), 15, [5, None, 7, None, None, None]),
     ],
     ids=["idle", "nobody leads any more", "a minute left out", "worked off", "wide steps"],

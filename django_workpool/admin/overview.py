@@ -168,8 +168,8 @@ def _held(past: History, said: dict[int, int | None], counted: Collection[int]) 
     for minute in past.minutes:
         if minute in known:
             before = known[minute]
-        elif past.step == 1 and minute - 1 in known and minute + 1 in known:
-            # Not more often than once a minute: so now and then one is left out.
+        elif past.step == 1 and minute - 1 in known:
+            # Not more often than once a minute: so now and then one is left out, and that of the last one may still come.
             pass
         elif minute in counted:
             before = 0
