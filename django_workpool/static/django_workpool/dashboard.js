@@ -448,9 +448,11 @@ function restore() {
 
 /* Asking again and again ------------------------------------------------------------------------------------------- */
 
-function setState(state, text) {
+/** The state is read out when it changes; when the server was seen last, which changes all the time, is not. */
+function setState(state, text, seen = null) {
   root.dataset.state = state;
   say(field("state"), text);
+  say(field("seen"), seen ? clock.format(seen) : "");
 }
 
 /** Raised with a text for people. */
@@ -502,7 +504,7 @@ class Poll {
       this.failures = 0;
       this.seen = new Date();
       render(answer, waits && waits.works);
-      setState(answer.well ? "live" : "unwell", `Live, ${clock.format(this.seen)}`);
+      setState(answer.well ? "live" : "unwell", "Live", this.seen);
     } catch (error) {
       if (this.run !== run) return;
       this.failures += 1;
@@ -528,7 +530,11 @@ function render(answer, works) {
 
 const charts = CHARTS.map((kind) => new Chart(kind));
 document.getElementById("wp-charts").append(...charts.map((chart) => chart.figure));
-filters.addEventListener("change", choose);
+filters.addEventListener("change", (event) => {
+  // Pools are in one database each.
+  if (event.target.name === "database") document.getElementById("wp-pool").value = "";
+  choose();
+});
 filters.addEventListener("submit", (event) => event.preventDefault());
 
 /* The theme is the admin's: its switch writes data-theme, and "auto" follows the system. */
