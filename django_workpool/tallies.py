@@ -218,12 +218,17 @@ class Sweep:
         old, over = now - KEPT, now - 1
         if self._merge(self._old(old), old):
             return True
-        since = min(max(old, self._next or 0), over)
+        since = self._first(max(old, self._next or 0), over)
         until = min(since + WINDOW, over)
         if self._merge(self._within(since, until), old):
             return True
         self._next = until if until < over else until - AGAIN
         return until < over
+
+    def _first(self, since: int, over: int) -> int:
+        """Return the first minute from ``since`` on that has rows, ``over`` if none is over."""
+        ((first,),) = self.db.fetch(f"SELECT MIN(minute) FROM {{Tally}} WHERE minute >= {since}")
+        return over if first is None else min(int(first), over)
 
     def _old(self, old: int) -> list[_Group]:
         """Return pools and lanes with rows that are older than what is kept minute by minute, that for all time among them."""

@@ -149,6 +149,11 @@ class Iteration:
         """Return whether events of a level are wanted: there is one for each work."""
         return eventlog.is_wanted(level, self.pool)
 
+    def emit_end(self, work: LockedWork, verdict: Verdict) -> None:
+        """Emit, after the commit, the event of an end that no worker has brought home."""
+        level, fields = eventlog.end(verdict.status, verdict.attempts, verdict.failure, work.trace)
+        self.emit("completed", level, work_id=work.id, name=work.name, **fields)
+
     def emit(self, event: str, level: str, **fields: Any) -> None:
         """Emit an event after the commit."""
         self.events.append((event, level, fields))

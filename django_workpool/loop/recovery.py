@@ -5,6 +5,7 @@ has failed ("worker lost"), and its own retry behaviour says what follows. The l
 kills its worker does not go round for ever.
 """
 
+from .. import tracing
 from ..models import PendingCompletion
 from ..settle import LockedWork, Settlement, Verdict, judge, lock_works, settle
 from ..types import Failure, FnType, Follow, Outcome
@@ -69,7 +70,9 @@ def _judge(it: Iteration, work: LockedWork, one: Running) -> Verdict:
 def _count(it: Iteration, one: Running, work: LockedWork, verdict: Verdict) -> None:
     it.counts[one.lane].end(verdict.kind, verdict.follow)
     worker = it.fleet.name(one.worker_id)
-    it.emit("recovered", "WARN", work_id=work.id, name=work.name, status=verdict.status, attempts=verdict.attempts, worker=worker)
+    fields = {"status": verdict.status, "attempts": verdict.attempts, "worker": worker} | tracing.told(work.trace)
+    it.emit("recovered", "WARN", work_id=work.id, name=work.name, **fields)
+    it.emit_end(work, verdict)
     it.judged.append((work, verdict))
 
 

@@ -82,8 +82,7 @@ def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     it.judged += [(one.work, one.verdict) for one in settlements]
     for one in settlements:
         it.counts[one.work.lane].end(one.verdict.kind, one.verdict.follow, attempt=False)
-    for work in works:
-        it.emit("completed", "INFO", work_id=work.id, name=work.name, status="canceled", attempts=work.attempts)
+        it.emit_end(one.work, one.verdict)
 
 
 def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
