@@ -164,3 +164,14 @@ def test_the_level_of_events_follows_the_rows(caplog: pytest.LogCaptureFixture) 
     finally:
         eventlog.set_levels("default", {"default": ""})
     assert [record.getMessage().split()[0] for record in caplog.records] == ["event=wedged"]
+
+
+def test_what_the_manual_says_of_the_dashboard_is_so() -> None:
+    from django.urls import reverse
+
+    from django_workpool.admin import looks, overview
+
+    told = README.partition("## The dashboard")[2].partition("\n## ")[0]
+    assert f"`{reverse('admin:workpool_dashboard')}`" in told
+    assert f"its {overview.WAITING_MAX} oldest works" in told
+    assert (looks.NOW_FOR, [window.step for window in looks.WINDOWS.values()]) == (1, [1, 15, 120]), "for a second, 15 seconds, two minutes"
