@@ -47,6 +47,17 @@ def test_each_option_of_the_command_is_in_the_manual() -> None:
         assert f"`{option}" in README or option == "--skip-checks"
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "management" / "commands").glob("workpool_*.py")), ids=lambda path: path.stem)
+def test_each_command_and_its_options_are_in_the_manual(path: Path) -> None:
+    assert f"`{path.stem}" in README
+    parser = load_command_class("django_workpool", path.stem).create_parser("manage.py", path.stem)
+    common = {
+        option for action in load_command_class("django.core", "check").create_parser("", "")._actions for option in action.option_strings
+    }
+    for option in {option for action in parser._actions for option in action.option_strings} - common:
+        assert option in README, option
+
+
 @pytest.mark.parametrize("option", EnqueueOptions.__annotations__)
 def test_each_option_of_an_enqueue_is_in_the_manual(option: str) -> None:
     assert f"`{option}`" in README
