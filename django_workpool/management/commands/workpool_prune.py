@@ -68,5 +68,3 @@ class Command(Operation):
             would = "would be deleted" if dry else "deleted"
             for pool, counts in found.items():
                 self.tell(f"{pool}: {several(counts['works'])} and {counts['batches']} ended batches {would}")
-        if not any(sum(counts.values()) for counts in found.values()):
-            raise self.refusal("There is nothing to prune.", PARTLY)
