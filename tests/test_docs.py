@@ -45,11 +45,7 @@ def test_each_check_is_in_the_manual(check: str) -> None:
 
 
 def test_each_option_of_the_command_is_in_the_manual() -> None:
-    def options(name: str, app: str) -> set[str]:
-        parser = load_command_class(app, name).create_parser("manage.py", name)
-        return {option for action in parser._actions for option in action.option_strings}
-
-    declared = options("workpool_main", "django_workpool") - options("check", "django.core")
+    declared = options_of("django_workpool", "workpool_main") - options_of("django.core", "check")
     assert {"--threads", "--pool", "--drain", "--grace"} <= declared
     for option in declared:
         assert f"`{option}" in README or option == "--skip-checks"
@@ -64,6 +60,19 @@ def test_each_option_of_the_links_and_of_the_bar_is_in_the_manual(name: str) -> 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Progress)] + ["fraction"])
 def test_what_is_told_of_progress_is_in_the_manual(field: str) -> None:
     assert f"`{field}`" in README
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "management" / "commands").glob("workpool_*.py")), ids=lambda path: path.stem)
+def test_each_command_and_its_options_are_in_the_manual(path: Path) -> None:
+    assert f"`{path.stem}" in README
+    common = options_of("django.core", "check") | {"--skip-checks"}
+    for option in options_of("django_workpool", path.stem) - common:
+        assert option in README, option
+
+
+def options_of(app: str, name: str) -> set[str]:
+    parser = load_command_class(app, name).create_parser("manage.py", name)
+    return {option for action in parser._actions for option in action.option_strings}
 
 
 @pytest.mark.parametrize("option", EnqueueOptions.__annotations__)
