@@ -42,11 +42,6 @@ class LockedWork(NamedTuple):
     callback_of: uuid.UUID | None
     batch_id: uuid.UUID | None
 
-    @property
-    def lane(self) -> Lane:
-        """Where it waits and runs."""
-        return Lane.CALLBACK if self.fn_type == FnType.CALLBACK else Lane.WORK
-
 
 class Verdict(NamedTuple):
     """What an attempt's outcome means for its work."""

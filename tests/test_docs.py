@@ -15,6 +15,7 @@ from django_workpool import conf, eventlog
 from django_workpool.models import Archive
 from django_workpool.options import EnqueueOptions
 from django_workpool.pools import Workpool
+from django_workpool.prometheus import WorkpoolCollector
 from django_workpool.types import RetryBehavior
 
 from .works import tasks
@@ -66,6 +67,16 @@ def test_each_method_of_a_pool_is_in_the_manual(name: str) -> None:
 @pytest.mark.parametrize("event", sorted(set(re.findall(r'(?:eventlog\.log|\blog|it\.emit)\(\s*"(\w+)"', SOURCE))))
 def test_each_event_is_in_the_manual(event: str) -> None:
     assert f"`{event}`" in README
+
+
+def test_each_metric_is_in_the_manual_with_its_labels() -> None:
+    rows = re.findall(r"^\| (`workpool_\w+`.*?) \| (\w+) \|(.*?)\| .* \|$", README, re.MULTILINE)
+    told = {name: (kind, re.findall(r"`(\w+)`", labels)) for names, kind, labels in rows for name in re.findall(r"`(\w+)`", names)}
+    has = {}
+    for metric in WorkpoolCollector().describe():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        has[name] = (metric.type, [label for label in metric._labelnames if label != "database"])
+    assert told == has
 
 
 def test_the_maintainers_manual_names_each_room_and_stays_short() -> None:

@@ -9,7 +9,7 @@ from ..models import PendingStart, Work
 from ..segments import SECOND
 from ..settle import Settlement, Verdict, canceled, lock_works, settle
 from ..types import Failure, Follow, ResultKind
-from .context import Iteration
+from .context import Iteration, lane_of
 from .due import Due
 
 #: Wait of work that no live worker knows: short at first, as a worker may just not have imported its module yet.
@@ -35,7 +35,7 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
         )
         settlements.append(Settlement(work=work, verdict=verdict))
         status = verdict.kind.value
-        it.counts[work.lane].end(verdict.kind, verdict.follow, attempt=failure is not None)
+        it.counts[lane_of(work)].end(verdict.kind, verdict.follow, attempt=failure is not None)
         it.emit(
             "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
         )
