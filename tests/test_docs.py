@@ -16,6 +16,7 @@ import django_workpool
 from django_workpool import Progress, conf, eventlog
 from django_workpool.options import EnqueueOptions
 from django_workpool.pools import Workpool
+from django_workpool.prometheus import WorkpoolCollector
 from django_workpool.site import status_url
 from django_workpool.templatetags.workpool import workpool_progress
 from django_workpool.types import RetryBehavior
@@ -123,6 +124,16 @@ def test_the_fields_of_each_event_are_in_the_manual(event: str, fields: set[str]
 
 def test_the_manual_names_no_event_that_is_none() -> None:
     assert set(EVENTS) == {event for event, _, _ in calls_of_events()}
+
+
+def test_each_metric_is_in_the_manual_with_its_labels() -> None:
+    rows = re.findall(r"^\| (`workpool_\w+`.*?) \| (\w+) \|(.*?)\| .* \|$", README, re.MULTILINE)
+    told = {name: (kind, re.findall(r"`(\w+)`", labels)) for names, kind, labels in rows for name in re.findall(r"`(\w+)`", names)}
+    has = {}
+    for metric in WorkpoolCollector().describe():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        has[name] = (metric.type, [label for label in metric._labelnames if label != "database"])
+    assert told == has
 
 
 def test_the_maintainers_manual_names_each_room_and_stays_short() -> None:
