@@ -161,6 +161,26 @@ def test_rows_of_runs_that_are_over_are_deleted_and_others_stay() -> None:
 
 
 @transactional
+def test_what_a_work_says_that_runs_again_meanwhile_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    work_id, token = started()
+    write("default", [Said(work_id, token, 1, 4)])
+    RunningWork.objects.all().delete()
+    kind = type(database("default"))
+    read = kind.read_uuid
+
+    def between(db: Database, value: Any) -> uuid.UUID:
+        # It was found, and is not deleted yet.
+        again = RunningWork.objects.create(work_id=work_id, pool="default", lane=0, worker_id=0, due=0, started=timezone.now())
+        write("default", [Said(work_id, again.pk, 2, 4)])
+        return read(db, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "read_uuid", between)
+        prune("default")
+    assert said(work_id) == (2, 4)
+
+
+@transactional
 def test_deleting_goes_in_chunks_and_costs_one_look_where_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with CaptureQueriesContext(connection) as asked:
         assert prune("default") is False
@@ -285,6 +305,18 @@ def test_a_lost_alarm_is_healed(kept: Kept, brought: list[list[Said]], monkeypat
     wait_until(lambda: kept.board._asleep)
     kept.board._newest[1] = Said(uuid.UUID(int=1), 1, 1, 2)
     wait_until(lambda: brought == [[Said(uuid.UUID(int=1), 1, 1, 2)]])
+
+
+def test_who_speaks_after_a_long_silence_is_heard_at_once(kept: Kept, brought: list[list[Said]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look of its own would come too late for the test."""
+    rests: list[int] = []
+    monkeypatch.setattr(room, "REST", 0.01)
+    monkeypatch.setattr(room, "LOOK", 10 * PATIENCE)
+    kept.board._rest = lambda: rests.append(1)  # type: ignore[method-assign]
+    kept.start()
+    wait_until(lambda: rests)
+    tell(1, 1)
+    wait_until(lambda: len(brought) == 1)
 
 
 def test_a_copy_of_the_process_writes_nothing(kept: Kept) -> None:

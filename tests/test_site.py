@@ -201,6 +201,7 @@ PENDING, RUNNING = Status(state=WorkState.PENDING), Status(state=WorkState.RUNNI
 ENDED = Status(state=WorkState.FINISHED, result=RunResult(kind=ResultKind.SUCCESS, value=SECRET))
 
 
+@pytest.mark.django_db
 def test_a_stream_tells_what_has_changed(found: list[Status], monkeypatch: pytest.MonkeyPatch) -> None:
     half = Status(state=WorkState.RUNNING, progress=Progress(done=1, total=2, said=AT))
     found[:] = [PENDING, PENDING, RUNNING, half, half, ENDED]
@@ -217,6 +218,7 @@ def test_a_stream_tells_what_has_changed(found: list[Status], monkeypatch: pytes
     assert all(piece.startswith("event: state\n") and piece.endswith("\n\n") and piece.count("\n\n") == 1 for piece in pieces)
 
 
+@pytest.mark.django_db
 def test_a_stream_is_not_silent_and_not_endless(found: list[Status], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("django_workpool.site.streams.time.monotonic", lambda: clock[0])
@@ -229,6 +231,7 @@ def test_a_stream_is_not_silent_and_not_endless(found: list[Status], monkeypatch
     assert [piece[:6] for piece in sent] == ["event:", "", ":\n\n", "", ":\n\n"]
 
 
+@pytest.mark.django_db
 def test_a_stream_ends_when_the_database_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(link: Link) -> Any:
         raise DatabaseError("away")
