@@ -100,6 +100,17 @@ class Workpool(OperatedPool):
         """
         return client.cancel(self.name, work_id)
 
+    def cancel_many(self, work_ids: Iterable[object]) -> int:
+        """Ask the same for many works, all or none, a thousand a statement.
+
+        Returns:
+            For how many of them there was something to cancel.
+
+        Raises:
+            InvalidWork: something is not the id of a work. Nothing has been written.
+        """
+        return client.cancel_many(self.name, work_ids)
+
     def cancel_all(self) -> None:
         """Ask the same for all works created up to now (a work committed later is not covered)."""
         client.cancel_all(self.name)
@@ -174,6 +185,10 @@ class Workpool(OperatedPool):
     async def acancel(self, work_id: object) -> bool:
         """Async twin of ``cancel``."""
         return await sync_to_async(self.cancel)(work_id)
+
+    async def acancel_many(self, work_ids: Iterable[object]) -> int:
+        """Async twin of ``cancel_many``."""
+        return await sync_to_async(self.cancel_many)(work_ids)
 
     async def acancel_all(self) -> None:
         """Async twin of ``cancel_all``."""

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 
 from django.db import transaction
 
@@ -18,8 +17,8 @@ from . import archive, conf, eventlog, keys, serialization, tallies
 from .database import Database, database
 from .database.base import lock_rows
 from .database.rows import KEPT_COLUMNS, STANDS
-from .exceptions import InvalidWork, WorkExists
-from .ids import parse_work_id
+from .exceptions import WorkExists
+from .ids import parse_work_id, parse_work_ids
 from .kick import Source, kick_after_commit
 from .models import Archive, PendingStart, Work
 from .settle import lock_works
@@ -81,18 +80,22 @@ def retry(pool: str, work_id: object) -> bool:
 
 def retry_callback(pool: str, work_id: object) -> bool:
     """Let the exhausted callback of a finished work, or of a batch, run again; return whether it will."""
+    exhausted = exhausted_callback(pool, work_id)
+    return exhausted is not None and retry(pool, exhausted)
+
+
+def exhausted_callback(pool: str, work_id: object) -> uuid.UUID | None:
+    """Return the callback work of a finished work, or of a batch, that has failed for good; None if there is none."""
     conf.pool(pool)
-    parsed = parse_work_id(work_id)
-    using = conf.database_alias(pool)
+    parsed, using = parse_work_id(work_id), conf.database_alias(pool)
     if parsed is None:
-        return False
+        return None
     fate = Archive.objects.using(using).filter(id=parsed).values_list("callback", flat=True).first()
     # A work that was retried may have an exhausted callback of an earlier end: that is not what is asked for.
     if fate not in (None, CallbackState.FAILED):
-        return False
+        return None
     exhausted = Archive.objects.using(using).filter(kind=ResultKind.FAILED, fn_type=FnType.CALLBACK, callback_of=parsed, pool=pool)
-    last = exhausted.order_by("-finished").values_list("id", flat=True).first()
-    return last is not None and retry(pool, last)
+    return exhausted.order_by("-finished").values_list("id", flat=True).first()
 
 
 def requeue(pool: str, work_ids: Iterable[object]) -> Requeued:
@@ -102,13 +105,7 @@ def requeue(pool: str, work_ids: Iterable[object]) -> Requeued:
         InvalidWork: something is not the id of a work. Nothing has been written.
     """
     conf.pool(pool)
-    ids: dict[uuid.UUID, None] = {}
-    for work_id in work_ids:
-        parsed = parse_work_id(work_id)
-        if parsed is None:
-            raise InvalidWork(f"{work_id!r} is not the id of a work.")
-        ids[parsed] = None
-    db, wanted, whole = database(conf.database_alias(pool)), list(ids), Requeued()
+    db, wanted, whole = database(conf.database_alias(pool)), parse_work_ids(work_ids), Requeued()
     for start in range(0, len(wanted), CHUNK):
         with transaction.atomic(using=db.using):
             done = _requeue(db, pool, wanted[start : start + CHUNK])
@@ -116,6 +113,14 @@ def requeue(pool: str, work_ids: Iterable[object]) -> Requeued:
         whole.refused.update(done.refused)
         whole.holders.update(done.holders)
     return whole
+
+
+def look(pool: str, work_ids: Iterable[object]) -> Requeued:
+    """Return what ``requeue`` would do now, and do nothing. Keys are not looked at."""
+    conf.pool(pool)
+    db, ids = database(conf.database_alias(pool)), parse_work_ids(work_ids)
+    refused = _refused(db, pool, ids, list(Archive.objects.using(db.using).filter(id__in=ids, pool=pool)))
+    return Requeued(taken=sorted(set(ids) - set(refused)), refused=refused)
 
 
 def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
@@ -143,11 +148,14 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
             archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING)
     for lane in Lane:
         number = sum(_lane(row.fn_type) is lane for row in rows)
-        if number and archive.retains(pool):
-            tallies.note_requeued(db, pool, lane, number)
+        if number:
+            tallies.count_requeued(db.using, pool, number, lane)
     done.taken.extend(row.id for row in rows)
-    told = partial(eventlog.log, "requeued", "REPORT", pool, works=len(rows), work_id=rows[0].id, name=rows[0].name)
-    transaction.on_commit(told, using=db.using, robust=True)
+
+    def tell(one: Archive = rows[0], works: int = len(rows)) -> None:
+        eventlog.log("requeued", "REPORT", pool, works=works, work_id=one.id, name=one.name)
+
+    transaction.on_commit(tell, using=db.using, robust=True)
     kick_after_commit(db.using, pool, Source.RETRY)
     return done
 

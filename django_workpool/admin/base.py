@@ -39,15 +39,11 @@ class ReadOnly(ShowsDatabase):
     list_per_page = 50
     list_filter: ClassVar[Any] = ()
 
-    change_list_template = "workpool/admin/change_list.html"
-    change_form_template = "workpool/admin/change_form.html"
     #: What may be done with rows, on lists and on their own pages.
     acts: Sequence[Act] = ()
-    #: Pages of many rows that are offered beside a list: the name of an address and its text.
-    links: Sequence[tuple[str, str]] = ()
 
     class Media:
-        css = {"all": ("workpool/admin.css",)}
+        css = {"all": ("django_workpool/admin.css",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave payloads out."""
@@ -88,7 +84,7 @@ class ReadOnly(ShowsDatabase):
         named = set(request.POST.getlist("action")) if request.method == "POST" else set()
         if any(act.name in named and not act.allowed(request.user) for act in self.acts):
             raise PermissionDenied
-        return super().changelist_view(request, {"links": self._links(), **(extra_context or {})})
+        return super().changelist_view(request, extra_context)
 
     def get_urls(self) -> list[URLPattern]:
         """Add the address to which the buttons of a row's page post."""
@@ -135,9 +131,6 @@ class ReadOnly(ShowsDatabase):
     def _act_address(self, row: Model, act: Act) -> str:
         meta = self.model._meta
         return reverse(f"admin:{meta.app_label}_{meta.model_name}_act", args=[quote(row.pk), act.name], current_app=self.admin_site.name)
-
-    def _links(self) -> list[tuple[str, str]]:
-        return [(reverse(name, current_app=self.admin_site.name), text) for name, text in self.links]
 
 
 class Listed(ReadOnly):

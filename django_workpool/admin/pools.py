@@ -1,8 +1,6 @@
 """The pools: how each of them is, and what an operator may change: its limit, its pause, its level of events."""
 
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from django import forms
@@ -18,6 +16,7 @@ from ..events import LEVELS
 from ..models import Globals, InternalState, RunStatus
 from ..permissions import may_cancel, may_configure
 from ..pools import Workpool
+from . import dashboard
 from .acts import Act, perform, tell
 from .base import Listed
 from .databases import address
@@ -39,7 +38,7 @@ def _asked(model_admin: Any, request: HttpRequest, row: Any, act: Act, **context
     """Return the page that asks before something is done."""
     meta = model_admin.model._meta
     shown = {**model_admin.admin_site.each_context(request), "opts": meta, "title": act.label, "pool": row, "act": act, **context}
-    return TemplateResponse(request, "workpool/admin/ask.html", {**shown, "back": model_admin.page_of(request, row.pk)})
+    return TemplateResponse(request, "admin/workpool/ask.html", {**shown, "back": model_admin.page_of(request, row.pk)})
 
 
 def _ask_for_values(model_admin: Any, request: HttpRequest, row: Any) -> HttpResponse:
@@ -137,10 +136,8 @@ class GlobalsAdmin(Listed):
     fields = ("pool", "limit", "log_level", "state", "advice", "running", "waiting", "lag", "works")
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the dashboard's addresses, where it is there."""
-        name = "django_workpool.admin.dashboard"
-        board: list[URLPattern] = import_module(name).urls(self) if find_spec(name) else []
-        return [*board, *super().get_urls()]
+        """Put the dashboard before them."""
+        return [*dashboard.urls(self), *super().get_urls()]
 
     def window(self, chosen: Any) -> tuple[tuple[str, ...], Any]:
         """By name."""

@@ -12,8 +12,7 @@ from django.utils import timezone
 from .. import conf
 from ..database import Database, database
 from ..database.rows import STANDS
-from ..exceptions import InvalidWork
-from ..ids import parse_work_id
+from ..ids import parse_work_ids
 from ..models import Archive, PendingCompletion, PendingStart, RunningWork, Work, Worker
 from ..segments import segment_ms
 from ..types import FnType, Lane
@@ -82,13 +81,7 @@ def why(using: str, work_ids: Iterable[object]) -> dict[uuid.UUID, Why]:
     Raises:
         InvalidWork: something is not the id of a work.
     """
-    ids: dict[uuid.UUID, None] = {}
-    for work_id in work_ids:
-        parsed = parse_work_id(work_id)
-        if parsed is None:
-            raise InvalidWork(f"{work_id!r} is not the id of a work.")
-        ids[parsed] = None
-    db, wanted = database(using), list(ids)
+    db, wanted = database(using), parse_work_ids(work_ids)
     found: dict[uuid.UUID, Why] = {}
     due: dict[uuid.UUID, tuple[dict[str, Any], int]] = {}
     for start in range(0, len(wanted), CHUNK):
