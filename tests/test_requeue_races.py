@@ -10,7 +10,7 @@ from django.db import connection, connections, transaction
 
 from django_workpool import RetryBehavior, Workpool, archive, keys, requeue
 from django_workpool.database import Start, database
-from django_workpool.models import Archive, Attempt, PendingStart, RunningWork, Tally, UniqueKey, Work
+from django_workpool.models import Archive, Attempt, PendingCancelation, PendingStart, RunningWork, Tally, UniqueKey, Work
 from django_workpool.requeue import Refusal
 
 from .live import wait_until
@@ -222,6 +222,7 @@ def test_a_cancelation_does_not_wait_for_run_now(loop: Loop) -> None:
         Workpool().cancel(work_id)
         # It passes over the work, whose row is locked, and comes back to it.
         assert loop.iterate().runs == {}
+        assert PendingCancelation.objects.count() == 1
     assert loop.settle() == []
     assert Archive.objects.get(id=work_id).kind == "canceled" and left_over() == {}
 
