@@ -33,18 +33,19 @@ def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
 
 
 def apply_settings(using: str) -> None:
-    """Make the rows, and put the limits that the settings name into force (those they leave out are the rows').
+    """Make the rows, and put the limits and levels that the settings name into force (those they leave out are the rows').
 
     A pool that is paused stays so: the limit is what it will go on with.
     """
     create_rows(using)
     for name in conf.pools_in(using):
-        limit = conf.pool(name).max_parallelism
-        if limit is None:
-            continue
+        limit, level = conf.pool(name).max_parallelism, conf.pool(name).log_level
         rows = Globals.objects.using(using).filter(pool=name)
-        rows.filter(paused_limit__isnull=True).exclude(max_parallelism=limit).update(max_parallelism=limit)
-        rows.filter(paused_limit__isnull=False).exclude(paused_limit=limit).update(paused_limit=limit)
+        if limit is not None:
+            rows.filter(paused_limit__isnull=True).exclude(max_parallelism=limit).update(max_parallelism=limit)
+            rows.filter(paused_limit__isnull=False).exclude(paused_limit=limit).update(paused_limit=limit)
+        if level is not None:
+            rows.exclude(log_level=level).update(log_level=level)
 
 
 def configure(pool: str, max_parallelism: int | None, log_level: str | None) -> None:

@@ -218,7 +218,7 @@ class PendingCompletion(models.Model):
 class PendingCancelation(models.Model):
     """A wish to cancel one work, or all works of the pool created up to a time.
 
-    Inserted by: client, batches
+    Inserted by: client
     Changed by: -
     Deleted by: loop.cancelations
     """

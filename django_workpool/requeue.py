@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 
 from django.db import transaction
 
@@ -149,11 +148,14 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
             archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING)
     for lane in Lane:
         number = sum(_lane(row.fn_type) is lane for row in rows)
-        if number and archive.retains(pool):
-            tallies.note_requeued(db, pool, lane, number)
+        if number:
+            tallies.count_requeued(db.using, pool, number, lane)
     done.taken.extend(row.id for row in rows)
-    told = partial(eventlog.log, "requeued", "REPORT", pool, works=len(rows), work_id=rows[0].id, name=rows[0].name)
-    transaction.on_commit(told, using=db.using, robust=True)
+
+    def tell(one: Archive = rows[0], works: int = len(rows)) -> None:
+        eventlog.log("requeued", "REPORT", pool, works=works, work_id=one.id, name=one.name)
+
+    transaction.on_commit(tell, using=db.using, robust=True)
     kick_after_commit(db.using, pool, Source.RETRY)
     return done
 

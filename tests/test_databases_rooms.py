@@ -19,12 +19,14 @@ from django.urls import reverse
 
 import django_workpool
 from django_workpool import Workpool, call, conf, configuration, eventlog, periodic
+from django_workpool.admin import looks
 from django_workpool.apps import create_rows
 from django_workpool.checks import check_direct, check_routers, check_settings, check_sqlite
+from django_workpool.database import database
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import shared
 from django_workpool.execution.shared import SharedThread
-from django_workpool.models import Globals, InternalState, Lead, Periodic, RunStatus, Work
+from django_workpool.models import Globals, InternalState, Lead, Periodic, RunStatus, Tally, Work
 from django_workpool.periodic_checks import check_periodic
 from django_workpool.routers import WorkpoolRouter
 from django_workpool.runner import drain
@@ -35,7 +37,7 @@ from django_workpool.stats import diagnostics
 
 from .conftest import StartMain
 from .live import PATIENCE, result, wait_until
-from .second import SECOND, second_database
+from .second import SECOND, second_database, transactional_db  # noqa: F401 - a fixture
 from .works import databases, tasks
 from .works.models import Event
 
@@ -44,18 +46,7 @@ SHIPPED = "django_workpool.routers.WorkpoolRouter"
 
 
 @pytest.fixture
-def transactional_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Stand in for pytest-django's fixture, which lets a test use no databases but those of its settings."""
-    assert "test" in str(connection.settings_dict["NAME"]), "only a test database may be emptied"
-    with django_db_blocker.unblock():
-        yield
-        with override_settings(DATABASE_ROUTERS=[], WORKPOOLS={"default": {}, "imports": {}}):
-            call_command("flush", interactive=False, verbosity=0)
-        connection.close()
-
-
-@pytest.fixture
-def admin_client(transactional_db: None) -> Client:
+def admin_client(transactional_db: None) -> Client:  # noqa: F811
     """A client of somebody who may see all."""
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("admin", password="x"))
@@ -63,7 +54,7 @@ def admin_client(transactional_db: None) -> Client:
 
 
 @pytest.fixture
-def second(transactional_db: None, test_database_url: str) -> Iterator[str]:
+def second(transactional_db: None, test_database_url: str) -> Iterator[str]:  # noqa: F811
     """A second database of the same vendor, with nothing in it."""
     with second_database(test_database_url, "same") as url:
         yield url
@@ -314,6 +305,26 @@ def test_the_package_names_the_database_of_each_query() -> None:
 def where(name: str) -> dict[str, list[str]]:
     """Return the pools of the rows of a periodic work, by database."""
     return {alias: list(Periodic.objects.using(alias).filter(name=name).values_list("pool", flat=True)) for alias in ("default", SECOND)}
+
+
+def test_the_dashboard_shows_one_database_at_a_time(second: str, settings: Any, admin_client: Client) -> None:
+    settings.WORKPOOLS, settings.DATABASE_ROUTERS = TWO, [SHIPPED]
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    looks.forget()
+    Workpool("far").enqueue(tasks.note, "there")
+    minute = int(database(SECOND).clock_ms() // 60_000)
+    for using, pool, number in (("default", "default", 3), (SECOND, "far", 40)):
+        Tally.objects.using(using).create(pool=pool, minute=minute - 2, succeeded=number)
+    told = {}
+    for using in ("default", SECOND):
+        answer = admin_client.get(reverse("admin:workpool_dashboard_data"), {"database": using}).json()
+        told[using] = {one["pool"]: (one["waiting"], one["total"]["succeeded"]) for one in answer["pools"]}
+    assert (told["default"]["default"], told[SECOND]) == ((0, 3), {"far": (1, 40)})
+    (work,) = admin_client.get(reverse("admin:workpool_dashboard_waiting"), {"database": SECOND, "pool": "far"}).json()["works"]
+    assert admin_client.get(work["url"]).status_code == 200
+    page = admin_client.get(reverse("admin:workpool_dashboard"), {"database": SECOND}).content.decode()
+    assert f'<option value="{SECOND}" selected>' in page and '<option value="default">' in page
+    looks.forget()
 
 
 def test_a_periodic_work_is_in_the_database_of_its_pool(second: str, settings: Any, admin_client: Client) -> None:

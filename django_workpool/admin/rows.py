@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern
 
 from ..models import (
     Archive,
@@ -27,6 +28,7 @@ from ..models import (
     Worker,
 )
 from ..permissions import may_view
+from . import dashboard
 from .databases import ShowsDatabase
 from .periodic import PeriodicAdmin
 
@@ -156,6 +158,10 @@ class GlobalsAdmin(ReadOnly):
 
     list_display = ("pool", "max_parallelism", "log_level")
     ordering = ("pool",)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Put the dashboard before them."""
+        return [*dashboard.urls(self), *super().get_urls()]
 
 
 @admin.register(InternalState)

@@ -10,8 +10,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .. import eventlog
+from .. import eventlog, tracing
 from ..types import Failure, FnType, Outcome, Run
+from . import progress
 from .frames import Frame, Lines, pack, run_frame, unpack
 from .isolation import working_folder
 from .limits import CANCELED, TIMEOUT
@@ -130,7 +131,13 @@ class Child:
         self.send({"run": run_frame(run), "level": eventlog.level_of(run.pool), "leads": leads})
 
     def note(self, frame: Frame) -> bool:
-        """Note that it calls the function, or does so no more, if that is what it says. The timeout counts from the first call."""
+        """Note what it says of the run before its end, if that is what it says: how far it has come, that it calls the function or no more.
+
+        The timeout counts from the first call.
+        """
+        if "said" in frame and self.run is not None:
+            progress.put(self.run.pool, progress.Said(self.run.work_id, self.run.token, *frame["said"]))
+            return True
         if "calls" not in frame:
             return False
         self._calls = frame["calls"]
@@ -157,7 +164,9 @@ class Child:
             return
         late = self._timeout_at < self._stop_at
         text = f"{told_timeout(run)}, and its process was killed" if late else "the work was canceled, and its process was killed"
-        eventlog.log("killed", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, why=text)
+        eventlog.log(
+            "killed", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, why=text, **tracing.told(run.trace)
+        )
         failure = Failure(class_path=TIMEOUT if late else CANCELED, text=text)
         self.killed = Outcome(kind="failed" if late else "canceled", failure=failure)
         self.kill()
@@ -167,7 +176,9 @@ class Child:
         if self.killed is not None:
             return self.killed
         told = self.told()
-        eventlog.log("child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, how=told)
+        eventlog.log(
+            "child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, how=told, **tracing.told(run.trace)
+        )
         # What a mutation or query has not committed has had no effect; what it has, is completed already.
         kind = "failed" if run.fn_type is FnType.ACTION else "returned"
         return Outcome(kind=kind, failure=Failure(class_path=CHILD_LOST, text=f"worker process lost ({told})"))

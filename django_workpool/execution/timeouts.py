@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from .. import eventlog
+from .. import eventlog, tracing
 from ..adapters import visit
 from ..current_work import call_for
 from ..exceptions import WorkTimeout
@@ -29,8 +29,9 @@ logger = logging.getLogger("django_workpool.execution")
 STOP_GRACE = 5.0
 #: The watchman looks at least so often, in seconds.
 LOOK_EVERY = 3600.0
-#: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares.
-FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool"})
+#: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares, or
+#: swallow whatever is raised while they close something: then the function would go on, and nothing would interrupt it again.
+FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool", "pymysql", "MySQLdb"})
 #: Seconds for which it waits at most until a function has left such code, and between two looks.
 LEAVE_TIME, LEAVE_EVERY = 1.0, 0.002
 
@@ -46,7 +47,7 @@ def told_timeout(run: Run) -> str:
 def tell_overdue(run: Run) -> None:
     """Say that a function goes on after its timeout, and keeps its slot. Never raises."""
     with suppress(Exception):
-        eventlog.log("overdue", "WARN", run.pool, work_id=run.work_id, name=run.name, timeout_ms=run.timeout_ms)
+        eventlog.log("overdue", "WARN", run.pool, work_id=run.work_id, name=run.name, timeout_ms=run.timeout_ms, **tracing.told(run.trace))
 
 
 class Shot:

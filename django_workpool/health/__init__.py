@@ -55,7 +55,11 @@ def examine(using: str, pools: Sequence[str] | None = None) -> Health:
     if not first.problems:
         return first
     time.sleep(AGAIN_AFTER)
-    second = look(using, pools)
+    return confirmed(first, look(using, pools))
+
+
+def confirmed(first: Health, second: Health) -> Health:
+    """Return the second of two looks, with what only one of them has found left out. They are ``AGAIN_AFTER`` or more apart."""
     before = {one.pool: one for one in first.pools if one.reason.is_fault}
     kept = tuple(
         one if not one.reason.is_fault or _agree(before.get(one.pool), one) else replace(one, reason=Reason.OK) for one in second.pools

@@ -27,6 +27,7 @@ class Due(NamedTuple):
     retryable: bool
     canceled: bool
     timeout_ms: int | None
+    trace: str | None
     held: bool
     #: Whether any cancelation waits in the pool: then ``waived`` tells of which works.
     canceling: bool
@@ -48,10 +49,12 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     since = 0 if it.depth is Depth.BEHIND or not it.db.correlates else it.now - BUFFER
     # A value, not an EXISTS, stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
     # in the other one it would look through all that is due for each priority. A lane without anything due, as that of callbacks
-    # mostly is, costs one probe instead of one for each priority.
+    # mostly is, costs one probe instead of one for each priority. Where a probe finds a range it ends at now, and does not ask the table
+    # whether what is due later is still there; elsewhere it would walk all of that.
+    bound, is_due = (" AND s.segment <= %s", "IS NOT NULL") if it.db.correlates else ("", "<= %s")
     due = (
-        "(SELECT s.segment FROM {{PendingStart}} s {by} WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s "
-        "ORDER BY s.segment{id} LIMIT 1) <= %s"
+        "(SELECT s.segment FROM {{PendingStart}} s {by} WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s"
+        f"{bound} ORDER BY s.segment{{id}} LIMIT 1) {is_due}"
     )
     of_lane = due.format(by=it.db.by("workpool_start_next"), priority="", id="")
     of_priority = due.format(by=it.db.by(INDEX), priority=" AND s.priority = priority.value", id=", s.id")
@@ -71,7 +74,7 @@ def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) 
     behind, position = it.db.after("s.", after)
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
-        "w.canceled, w.timeout_ms, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
+        "w.canceled, w.timeout_ms, w.trace, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
         f"FROM {{PendingStart}} s {it.db.by(INDEX)} LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
         "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
         f"AND {behind} AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import Workpool
 from ...models import Work
+from ...pools import Workpool
 from ..operations import CODES, PARTLY, Operation, add_bulk_arguments, by_pool, chunks, filtered, only_one_of, several
 from ..progress import Progress
 

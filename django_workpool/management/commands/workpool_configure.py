@@ -4,8 +4,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import Workpool, conf, events
+from ... import conf, events
 from ...models import Globals
+from ...pools import Workpool
 from ..operations import CODES, PARTLY, Operation
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import Workpool, conf, requeue
+from ... import conf, requeue
 from ...database import database
 from ...models import Archive
+from ...pools import Workpool
 from ...requeue import Refusal
 from ...types import FnType, ResultKind
 from ..operations import CODES, PARTLY, Operation, add_bulk_arguments, by_pool, chunks, duration, filtered, only_one_of, several
