@@ -182,22 +182,30 @@ def test_a_shot_that_is_fired_as_the_call_ends_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "waits"),
-    [("logging.handlers", True), ("django_workpool.kick", True), ("pymysql.connections", True), ("shop.logging", False)],
+    ("module", "name", "waits"),
+    [
+        ("logging.handlers", "hold", True),
+        ("django_workpool.kick", "hold", True),
+        ("pymysql.connections", "_force_close", True),
+        ("pymysql.connections", "query", False),
+        ("shop.logging", "hold", False),
+    ],
 )
-def test_code_that_must_not_be_torn_apart_is_left_first(run: Callable[..., Any], module: str, waits: bool) -> None:
-    """A handler of the log that holds its lock, an import, our own code: not for ever, and what it calls counts as well."""
-    code = "def hold(compute):\n    try:\n        compute(0.4)\n        return 'whole'\n    except BaseException:\n        return 'torn'\n"
+def test_code_that_must_not_be_torn_apart_is_left_first(run: Callable[..., Any], module: str, name: str, waits: bool) -> None:
+    """A handler that holds its lock, an import, our own code, a driver that closes: not for ever, and what it calls counts as well."""
+    code = (
+        f"def {name}(compute):\n    try:\n        compute(0.4)\n        return 'whole'\n    except BaseException:\n        return 'torn'\n"
+    )
     scope: dict[str, Any] = {"__name__": module}
     exec(code, scope)  # noqa: S102
     seen: list[str] = []
 
     def function() -> None:
-        seen.append(scope["hold"](stops.compute))
+        seen.append(scope[name](stops.compute))
         stops.compute(30)
 
     with contextlib.suppress(WorkTimeout):
-        run(timed(1, 50), lambda: function() if waits else seen.append(scope["hold"](stops.compute)))
+        run(timed(1, 50), lambda: function() if waits else seen.append(scope[name](stops.compute)))
     assert seen == ["whole" if waits else "torn"]
 
 
@@ -208,7 +216,7 @@ def test_functions_on_many_threads_are_interrupted_alone() -> None:
     def body(token: int) -> None:
         one = timed(token, 50 if token % 2 else 60_000)
         try:
-            ended[token] = limits.call(one, Bare(), lambda: stops.compute(0.4) or "ended", (), {})  # type: ignore[arg-type]
+            ended[token] = limits.call(one, Bare(), lambda: stops.compute(30 if token % 2 else 0.4) or "ended", (), {})  # type: ignore[arg-type]
         except WorkTimeout:
             ended[token] = "timeout"
         finally:
