@@ -26,7 +26,7 @@ from django_workpool.database import database
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import shared
 from django_workpool.execution.shared import SharedThread
-from django_workpool.models import Globals, InternalState, Lead, Periodic, RunStatus, Tally, Work
+from django_workpool.models import Globals, InternalState, Lead, PendingCancelation, Periodic, RunStatus, Tally, Work
 from django_workpool.periodic_checks import check_periodic
 from django_workpool.routers import WorkpoolRouter
 from django_workpool.runner import drain
@@ -431,6 +431,27 @@ def test_the_admin_shows_each_database(second: str, settings: Any, admin_client:
     assert str(far) in admin_client.get(page).content.decode()
     settings.WORKPOOLS = {"default": {}}
     assert "?database=" not in admin_client.get(page).content.decode()
+
+
+def test_what_is_done_from_the_admin_is_done_in_the_shown_database(second: str, settings: Any, admin_client: Client) -> None:
+    settings.DATABASE_ROUTERS = [SHIPPED]
+    settings.WORKPOOLS = TWO
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    home, listed, single = Workpool().enqueue(tasks.note, "home"), *Workpool("far").enqueue_many(tasks.note, [call("a"), call("b")])
+    page = reverse("admin:workpool_work_changelist") + "?database=second"
+    chosen = {"action": "cancel", "index": 0, "_selected_action": [str(home), str(listed)]}
+    assert admin_client.post(page, chosen)["Location"] == page
+    assert list(PendingCancelation.objects.using(SECOND).values_list("work_id", flat=True)) == [listed]
+    detail = reverse("admin:workpool_work_change", args=[single]) + "?_changelist_filters=database%3Dsecond"
+    button = reverse("admin:workpool_work_act", args=[single, "cancel"]) + "?_changelist_filters=database%3Dsecond"
+    assert button in admin_client.get(detail).content.decode()
+    assert admin_client.post(button)["Location"] == detail
+    assert set(PendingCancelation.objects.using(SECOND).values_list("work_id", flat=True)) == {listed, single}
+    assert not PendingCancelation.objects.using("default").exists()
+    # The pool has moved meanwhile: its function would act on the other database.
+    settings.WORKPOOLS = {"default": {}, "far": {}, "there": {"DATABASE": SECOND}}
+    told = admin_client.post(page, {**chosen, "_selected_action": [str(single)]}, follow=True).content.decode()
+    assert "the settings have the pool &#x27;far&#x27; in another database" in told
 
 
 # One process ----------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ FLOORS = [
         "adapters",
         "tracing",
     },
-    {"conf", "models", "allowed", "functions", "permissions", "callbacks"},
+    {"conf", "models", "masks", "allowed", "functions", "permissions", "callbacks"},
     {"database", "eventlog", "options"},
     {"archive", "kick", "stats", "keys", "tallies"},
     {"settle", "configuration"},

@@ -91,9 +91,9 @@ def waived(it: Iteration, rows: list[Due]) -> set[uuid.UUID]:
 
 
 def has_due(it: Iteration) -> bool:
-    """Return whether anything of the pool is due."""
-    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1"
-    return bool(it.db.fetch(due, [it.pool, it.now]))
+    """Return whether any work of the pool is due that has not been chosen: what has been is still there."""
+    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1 OFFSET %s"
+    return bool(it.db.fetch(due, [it.pool, it.now, len(it.chosen[Lane.WORK])]))
 
 
 def look_ahead(it: Iteration) -> None:
