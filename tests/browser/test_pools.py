@@ -9,9 +9,9 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import Max
 
 from django_workpool import Workpool, call
-from django_workpool.models import Archive, Globals, PendingStart, RunningWork
+from django_workpool.models import Archive, Globals, PendingStart, RunningWork, Work
 
-from ..live import Live, database_clock, running, wait_for_quiet, wait_until
+from ..live import Live, database_clock, running, wait_until
 from ..works.tasks import hold, nap
 from .chrome import Browser
 
@@ -36,7 +36,7 @@ def pool(live: Live) -> Iterator[Workpool]:
     yield pool
     pool.cancel_all()
     pool.configure(max_parallelism=8)
-    wait_for_quiet()
+    wait_until(lambda: not Work.objects.filter(pool=POOL).exists())
 
 
 def logged() -> list[str]:
