@@ -47,11 +47,11 @@ def create_rows(sender: WorkpoolConfig, using: str, **kwargs: Any) -> None:
     """Create the missing rows of the configured pools, if the tables are there: a migration back to zero sends the signal, too."""
     from django.db import router
 
-    from . import pools
+    from . import configuration
     from .models import Globals
 
     migrated = kwargs.get("apps")
     if migrated is not None and ("workpool", "globals") not in [(m._meta.app_label, m._meta.model_name) for m in migrated.get_models()]:
         return
     if router.allow_migrate_model(using, Globals):
-        pools.create_rows(using)
+        configuration.create_rows(using)

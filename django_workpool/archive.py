@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import OuterRef, Q, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from . import conf
 from .database import Database, database
+from .database.base import lock_rows
 from .database.rows import KEPT_COLUMNS
 from .models import Archive, InternalState
 from .types import CallbackState, FnType, ResultKind
@@ -92,7 +93,7 @@ def callback_fate(using: str, work_id: uuid.UUID, state: CallbackState, error: s
     Archive.objects.using(using).filter(id=work_id).update(callback=state.value, callback_error=error)
 
 
-#: What an operator may requeue is never pruned.
+#: What an operator may requeue is never pruned by itself.
 _EXHAUSTED = Q(fn_type=FnType.CALLBACK, kind=ResultKind.FAILED)
 
 
@@ -107,16 +108,35 @@ def overdue(using: str) -> list[str]:
     return [pool for pool, finished in found if (keep_for := retention(pool)) is not None and now - finished > keep_for]
 
 
-def prune(using: str, pool: str) -> int:
-    """Delete one chunk of the finished work that is older than the pool's retention; return how much it was."""
-    keep_for = retention(pool)
+def old(db: Database, pool: str, keep_for: timedelta | None = None, *, exhausted: bool = False) -> QuerySet[Archive] | None:
+    """Return the finished work of a pool that is older than its retention; None if it keeps all.
+
+    Args:
+        db: The database.
+        pool: The pool.
+        keep_for: A time in the place of its retention.
+        exhausted: Whether callback work that an operator may requeue is among it.
+    """
+    keep_for = retention(pool) if keep_for is None else keep_for
     if keep_for is None:
-        return 0
-    db = database(using)
+        return None
     before = db.moment(db.clock_ms() - keep_for / timedelta(milliseconds=1))
+    return Archive.objects.using(db.using).filter(*([] if exhausted else [~_EXHAUSTED]), pool=pool, finished__lt=before)
+
+
+def prune(using: str, pool: str, keep_for: timedelta | None = None, *, exhausted: bool = False) -> int:
+    """Delete one chunk of that; return how much it was. What somebody has locked to let it run again stays."""
+    db = database(using)
+    rows = old(db, pool, keep_for, exhausted=exhausted)
+    if rows is None:
+        return 0
     with transaction.atomic(using=using):
-        old = Archive.objects.using(using).filter(~_EXHAUSTED, pool=pool, finished__lt=before).order_by("finished")
-        ids: list[Any] = list(old.values_list("id", flat=True)[:PRUNE_CHUNK])
+        db.take_turn()
+        ids: list[Any] = list(rows.order_by("finished").values_list("id", flat=True)[:PRUNE_CHUNK])
+        if ids:
+            # Else the attempts of a work could go that runs again meanwhile.
+            held: Any = lock_rows(Archive, using, skip_locked=True).filter(id__in=ids).order_by("id")
+            ids = list(held.values_list("id", flat=True))
         if ids:
             forget(db, ids)
             among, param = db.among("id", ids)

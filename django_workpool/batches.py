@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Unpack, 
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from . import archive, callbacks, conf, serialization, settle
+from . import archive, callbacks, client, conf, serialization, settle
 from .batch_values import BatchResult, BatchStatus
 from .database import Database, database
-from .database.rows import STANDS
 from .exceptions import InvalidWork
 from .ids import new_work_id, parse_work_id
 from .kick import Source, kick_after_commit
@@ -178,23 +177,11 @@ def cancel(pool: str, batch_id: object) -> int:
     Those that are being canceled already do not count.
     """
     conf.pool(pool)
-    parsed, using, asked = parse_work_id(batch_id), conf.database_alias(pool), 0
+    parsed, using = parse_work_id(batch_id), conf.database_alias(pool)
     if parsed is None:
         return 0
-    db = database(using)
     with transaction.atomic(using=using):
-        ids = list(Work.objects.using(using).filter(batch_id=parsed, pool=pool).values_list("id", flat=True))
-        segment = db.segment()
-        for start in range(0, len(ids), CHUNK):
-            among, param = db.among("w.id", ids[start : start + CHUNK])
-            asked += db.execute(
-                "INSERT INTO {PendingCancelation} (pool, segment, work_id) "
-                f"SELECT w.pool, {int(segment)}, w.id FROM {{Work}} w WHERE {among} AND {STANDS}",
-                [param],
-            )
-        if asked:
-            kick_after_commit(using, pool, Source.CANCEL)
-    return asked
+        return client.cancel_many(pool, Work.objects.using(using).filter(batch_id=parsed, pool=pool).values_list("id", flat=True))
 
 
 def status(pool: str, batch_id: object) -> BatchStatus | None:
@@ -220,7 +207,7 @@ def status(pool: str, batch_id: object) -> BatchStatus | None:
     if not rows:
         return None
     name, total, ended, unfinished, *ends = rows[0]
-    if ended and (old := _old(db, pool)) is not None and old.filter(id=parsed).exists():
+    if ended and (past := old(db, pool)) is not None and past.filter(id=parsed).exists():
         # Its failures may be pruned by now, all or some: they would be told as successes.
         return None
     counts = _counts(total, unfinished, {kind.value: number for kind, number in zip(_NO_SUCCESS, ends, strict=True)})
@@ -238,23 +225,23 @@ def overdue(using: str) -> list[str]:
     return [pool for pool, ended in found if (keep_for := archive.retention(pool)) is not None and now - ended >= keep_for]
 
 
-def _old(db: Database, pool: str) -> QuerySet[Batch] | None:
-    """Return the batches of a pool that ended longer ago than its retention; None if it keeps all."""
-    keep_for = archive.retention(pool)
+def old(db: Database, pool: str, keep_for: timedelta | None = None) -> QuerySet[Batch] | None:
+    """Return the batches of a pool that ended longer ago than its retention, or than ``keep_for``; None if it keeps all."""
+    keep_for = archive.retention(pool) if keep_for is None else keep_for
     if keep_for is None:
         return None
     before = db.moment(db.clock_ms() - keep_for / timedelta(milliseconds=1))
     return Batch.objects.using(db.using).filter(pool=pool, ended__lte=before)
 
 
-def prune(using: str, pool: str) -> int:
-    """Delete a chunk of the batches that ended longer ago than the pool's retention, their failures first; return how much it was."""
+def prune(using: str, pool: str, keep_for: timedelta | None = None) -> int:
+    """Delete a chunk of that, the failures of batches first; return how much it was."""
     db = database(using)
-    old = _old(db, pool)
-    if old is None:
+    past = old(db, pool, keep_for)
+    if past is None:
         return 0
     with transaction.atomic(using=using):
-        ids = list(old.order_by("ended").values_list("id", flat=True)[:PRUNE_CHUNK])
+        ids = list(past.order_by("ended").values_list("id", flat=True)[:PRUNE_CHUNK])
         failures = list(BatchFailure.objects.using(using).filter(batch_id__in=ids).values_list("id", flat=True)[:PRUNE_CHUNK])
         if failures:
             among, param = db.among("id", failures)

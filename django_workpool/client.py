@@ -6,16 +6,17 @@ nothing is notified. The kick comes after the commit.
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
 
-from . import conf, functions, keys, serialization
+from . import conf, eventlog, functions, keys, serialization, tracing
 from .database import NewWork, database
 from .database.rows import STANDS
 from .exceptions import InvalidWork, WorkExists
 from .functions import Registered
-from .ids import new_work_id, parse_work_id
+from .ids import new_work_id, parse_work_id, parse_work_ids
 from .kick import Source, kick_after_commit
 from .models import Archive
 from .options import CheckedOptions
@@ -65,6 +66,14 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
 
 
 def _insert_and_tell(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
+    if tracing.tracer is None:
+        _insert_told(using, new, ids, arguments, options)
+        return
+    with tracing.tracer.sending(new.pool, new.func_path, ids) as trace:
+        _insert_told(using, replace(new, trace=trace), ids, arguments, options)
+
+
+def _insert_told(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
     if not is_heard(work_enqueued):
         _insert(using, new, ids, arguments, options)
         return
@@ -97,6 +106,7 @@ def _insert(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Seque
     with db.all_or_nothing(len(starts)):
         segment = min(db.insert_work(new, ids[i : i + CHUNK], arguments[i : i + CHUNK], options.due()) for i in starts)
         kick_after_commit(using, new.pool, Source.ENQUEUE, segment)
+        eventlog.enqueued(using, new, ids)
 
 
 def _insert_unique(
@@ -126,20 +136,30 @@ def cancel(pool: str, work_id: object) -> bool:
     """
     conf.pool(pool)
     parsed = parse_work_id(work_id)
-    if parsed is None:
-        return False
-    using = conf.database_alias(pool)
+    return parsed is not None and bool(cancel_many(pool, [parsed]))
+
+
+def cancel_many(pool: str, work_ids: Iterable[object]) -> int:
+    """Ask the same for many works, a thousand a statement, all or none; return for how many of them there was something to cancel.
+
+    Raises:
+        InvalidWork: something is not the id of a work. Nothing has been written.
+    """
+    conf.pool(pool)
+    ids, using, asked = parse_work_ids(work_ids), conf.database_alias(pool), 0
     db = database(using)
-    segment = f"floor(({db.clock_ms_sql}) / 100)" if db.leases else str(db.segment())
-    with transaction.atomic(using=using, savepoint=False):
-        inserted = db.execute(
-            f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "
-            f"WHERE w.id = %s AND w.pool = %s AND {STANDS}",
-            [db.uuid_param(parsed), pool],
-        )
-        if inserted:
+    with transaction.atomic(using=using, savepoint=len(ids) > CHUNK):
+        segment = f"floor(({db.clock_ms_sql}) / 100)" if db.leases else str(db.segment())
+        for start in range(0, len(ids), CHUNK):
+            among, param = db.among("w.id", ids[start : start + CHUNK])
+            asked += db.execute(
+                f"INSERT INTO {{PendingCancelation}} (pool, segment, work_id) SELECT w.pool, {segment}, w.id FROM {{Work}} w "
+                f"WHERE {among} AND w.pool = %s AND {STANDS}",
+                [param, pool],
+            )
+        if asked:
             kick_after_commit(using, pool, Source.CANCEL)
-    return bool(inserted)
+    return asked
 
 
 def cancel_all(pool: str) -> None:
@@ -165,12 +185,7 @@ def status_many(pool: str, work_ids: Iterable[object]) -> dict[uuid.UUID, Status
         InvalidWork: something is not the id of a work.
     """
     conf.pool(pool)
-    ids = []
-    for work_id in work_ids:
-        parsed = parse_work_id(work_id)
-        if parsed is None:
-            raise InvalidWork(f"{work_id!r} is not the id of a work.")
-        ids.append(parsed)
+    ids = parse_work_ids(work_ids)
     found: dict[uuid.UUID, Status] = {}
     for start in range(0, len(ids), STATUS_CHUNK):
         found |= _status_chunk(pool, ids[start : start + STATUS_CHUNK])

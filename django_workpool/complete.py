@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import transaction
 
-from . import archive, functions, serialization
+from . import archive, functions, serialization, tracing
 from .database import Database, database
 from .database.rows import PROBE
 from .database_errors import is_conflict
@@ -161,7 +161,7 @@ def complete_inside(using: str, attempted: Attempted, callback: Callback) -> Com
     failure = callback.failure if verdict.follow is Follow.END and work.on_complete else None
     if calls:
         callback.entered = True
-        failure = _call_back(db, work, verdict, context)
+        failure = _call_back(db, attempted.run, work, verdict, context)
         if failure is not None:
             make_callback_work(db, one, context)
     if failure is not None:
@@ -226,14 +226,17 @@ def _kick(db: Database, ended: Sequence[tuple[Attempted, Verdict]]) -> None:
         kick_after_commit(db.using, pool, Source.RETRY if pool in back else Source.COMPLETE)
 
 
-def _call_back(db: Database, work: LockedWork, verdict: Verdict, context: str) -> Failure | None:
+def _call_back(db: Database, run: Run, work: LockedWork, verdict: Verdict, context: str) -> Failure | None:
     """Call on_complete in a savepoint; return what it raised, or None when its effects stand."""
     connection: Any = db.connection
     depth, broken = len(connection.savepoint_ids), False
     try:
         with transaction.atomic(using=db.using):
             registered = functions.resolve(work.on_complete, functions.CALLBACK_KINDS)
-            contextvars.Context().run(registered.func, callback_args(work.id, context, verdict))
+            func = registered.func
+            if tracing.tracer is not None:
+                func = tracing.tracer.calling_back(run, work.on_complete, func)
+            contextvars.Context().run(func, callback_args(work.id, context, verdict))
             if len(connection.savepoint_ids) <= depth:
                 broken = True
                 raise CallbackError("on_complete left an atomic block that was not its own")

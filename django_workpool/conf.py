@@ -3,6 +3,7 @@
 import logging
 import unicodedata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -142,6 +143,15 @@ def default_log_level() -> str:
         _warned.add(named)
         logger.warning("%s is %s, not one of %s: ignored.", LOG_LEVEL_VARIABLE, _short(named), ", ".join(LEVELS))
     return DEFAULT_LEVEL
+
+
+def log_level(pool: str) -> str:
+    """Return the level of a pool's events where its row names none: what the settings name, else ``default_log_level``."""
+    with suppress(WorkpoolSettingsError):
+        named = _pools().get(pool)
+        if named is not None and named.log_level is not None:
+            return named.log_level
+    return default_log_level()
 
 
 def database_alias(pool: str | None = None) -> str:

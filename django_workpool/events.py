@@ -51,8 +51,12 @@ def emit(event: str, *, pool: str, level: str, threshold: str, **fields: Any) ->
 
 def is_wanted(level: str, threshold: str) -> bool:
     """Return whether ``emit`` would write an event of a level."""
-    number = LEVELS.get(level, LEVELS["ERROR"])
-    return number >= LEVELS.get(threshold, LEVELS[DEFAULT_LEVEL]) and logger.isEnabledFor(number)
+    return LEVELS.get(level, LEVELS["ERROR"]) >= LEVELS.get(threshold, LEVELS[DEFAULT_LEVEL]) and is_logged(level)
+
+
+def is_logged(level: str) -> bool:
+    """Return whether the project's loggers let a level through."""
+    return logger.isEnabledFor(LEVELS.get(level, LEVELS["ERROR"]))
 
 
 def _line(told: Mapping[str, Any]) -> str:

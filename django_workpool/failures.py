@@ -60,7 +60,7 @@ def describe(exc: BaseException, *, keep: bool = False) -> Failure:
     """
     kind = type(exc)
     failure = Failure(
-        class_path=guarded(_class_path, "builtins.BaseException", kind),
+        class_path=class_path_of(exc),
         text=guarded(_shown_text, "<no text>", exc),
         traceback=guarded(_traceback_of, "", exc),
         # Not isinstance(): it would believe a __class__ that pretends.
@@ -69,6 +69,11 @@ def describe(exc: BaseException, *, keep: bool = False) -> Failure:
     if not keep:
         release(exc)
     return failure
+
+
+def class_path_of(exc: BaseException) -> str:
+    """Return ``module.QualName`` of the class of ``exc``, which is left as it is. Never raises."""
+    return guarded(_class_path, "builtins.BaseException", type(exc))
 
 
 def release(exc: BaseException) -> None:

@@ -3,6 +3,9 @@
 import os
 import time
 import uuid
+from collections.abc import Iterable
+
+from .exceptions import InvalidWork
 
 _MS = (1 << 48) - 1
 _RANDOM = (1 << 62) - 1
@@ -40,6 +43,21 @@ def parse_work_id(value: object) -> uuid.UUID | None:
         except ValueError:
             return None
     return None
+
+
+def parse_work_ids(values: Iterable[object]) -> list[uuid.UUID]:
+    """Return ``values`` as UUIDs, each once, in their order.
+
+    Raises:
+        InvalidWork: something is not one.
+    """
+    found: dict[uuid.UUID, None] = {}
+    for value in values:
+        parsed = parse_work_id(value)
+        if parsed is None:
+            raise InvalidWork(f"{value!r} is not the id of a work.")
+        found[parsed] = None
+    return list(found)
 
 
 def time_of(work_id: uuid.UUID) -> float | None:

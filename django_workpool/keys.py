@@ -6,6 +6,7 @@ need not touch it: they pay nothing for keys, and never wait for a row that an o
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
@@ -43,6 +44,22 @@ def claim(db: Database, pool: str, key: str, work_id: uuid.UUID) -> uuid.UUID | 
 def give(db: Database, pool: str, key: str, work_id: uuid.UUID) -> None:
     """Give a key that the caller has claimed to a work."""
     UniqueKey.objects.using(db.using).filter(digest=digest(pool, key)).update(work_id=work_id)
+
+
+def regain(db: Database, work_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, tuple[str, uuid.UUID]]:
+    """Let works that had ended, and that the caller's transaction inserts anew, have the keys that were given to them last.
+
+    Whose key's row was deleted, or given to another work, has no key any more. The rows are locked, so that nobody takes a key for
+    that of a work that is gone until the work's row can be seen.
+
+    Returns:
+        For works whose key somebody has taken at this very moment: the key, and the work that has it.
+    """
+    named = dict(UniqueKey.objects.using(db.using).filter(work_id__in=work_ids).values_list("id", "work_id"))
+    if not named:
+        return {}
+    locked: Any = lock_rows(UniqueKey, db.using).filter(id__in=named).order_by("id").values_list("id", "key", "work_id")
+    return {named[row_id]: (key, holder) for row_id, key, holder in locked if holder != named[row_id]}
 
 
 def digest(pool: str, key: str) -> str:

@@ -28,8 +28,8 @@ LANES = [(Lane.WORK.value, "work"), (Lane.CALLBACK.value, "callback")]
 class Globals(models.Model):
     """The live configuration of a pool.
 
-    Inserted by: pools
-    Changed by: pools
+    Inserted by: configuration
+    Changed by: configuration
     Deleted by: -
     """
 
@@ -49,7 +49,7 @@ class Globals(models.Model):
 class InternalState(models.Model):
     """The main loop's own state of a pool: its row is the fence, its generation the fencing token.
 
-    Inserted by: pools
+    Inserted by: configuration
     Changed by: runner.lead, loop.state
     Deleted by: -
     """
@@ -78,7 +78,7 @@ class InternalState(models.Model):
 class RunStatus(models.Model):
     """What the main loop does with a pool now: read by kicks, which it makes unnecessary.
 
-    Inserted by: pools
+    Inserted by: configuration
     Changed by: loop.status
     Deleted by: -
     """
@@ -100,7 +100,7 @@ class RunStatus(models.Model):
 class Lead(models.Model):
     """The lease of the one process that leads: a single row.
 
-    Inserted by: pools
+    Inserted by: configuration
     Changed by: runner.lead
     Deleted by: -
     """
@@ -120,7 +120,7 @@ class Work(models.Model):
 
     ``attempts`` counts the *completed* attempts; the running one, if any, is number ``attempts + 1``.
 
-    Inserted by: client, settle, loop.periodic
+    Inserted by: client, settle, requeue, loop.periodic
     Changed by: settle (attempts, returns), loop.cancelations (canceled), loop.holds, loop.starts (held_since)
     Deleted by: settle
     """
@@ -171,9 +171,9 @@ class Work(models.Model):
 class PendingStart(models.Model):
     """A work that waits to be started, at its segment.
 
-    Inserted by: client, settle, loop.retries, loop.periodic
+    Inserted by: client, settle, requeue, loop.retries, loop.periodic
     Changed by: loop.holds (segment, of held work)
-    Deleted by: loop.starts, loop.holds, loop.cancelations
+    Deleted by: loop.starts, loop.holds, loop.cancelations, requeue
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -218,7 +218,7 @@ class PendingCompletion(models.Model):
 class PendingCancelation(models.Model):
     """A wish to cancel one work, or all works of the pool created up to a time.
 
-    Inserted by: client, batches
+    Inserted by: client
     Changed by: -
     Deleted by: loop.cancelations
     """
@@ -347,7 +347,7 @@ class Archive(models.Model):
 
     Inserted by: archive, settle
     Changed by: archive (callback, callback_error)
-    Deleted by: archive
+    Deleted by: archive, requeue
     """
 
     #: The id the work had.

@@ -1,4 +1,4 @@
-"""The pools as users see them, and their live configuration. Writes Globals, and makes the rows that a pool needs."""
+"""The pools as users see them: what is enqueued, asked and canceled. What operators do with them is in ``operating``."""
 
 import uuid
 from collections.abc import Callable, Iterable
@@ -8,13 +8,10 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 
 from . import batches, client, conf
 from .batch_values import BatchStatus
-from .exceptions import InvalidWork
-from .kick import Source, kick_after_commit
-from .models import Globals, InternalState, Lead, RunStatus
+from .operating import OperatedPool
 from .options import CheckedOptions, Context, EnqueueOptions, check_options
 from .types import Argument, Call, Function, Status
 
@@ -40,7 +37,7 @@ def call(*args: Any, **kwargs: Any) -> Call[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Workpool:
+class Workpool(OperatedPool):
     """A pool of the settings, with the options of what is enqueued through this object.
 
     Raises:
@@ -103,6 +100,17 @@ class Workpool:
         """
         return client.cancel(self.name, work_id)
 
+    def cancel_many(self, work_ids: Iterable[object]) -> int:
+        """Ask the same for many works, all or none, a thousand a statement.
+
+        Returns:
+            For how many of them there was something to cancel.
+
+        Raises:
+            InvalidWork: something is not the id of a work. Nothing has been written.
+        """
+        return client.cancel_many(self.name, work_ids)
+
     def cancel_all(self) -> None:
         """Ask the same for all works created up to now (a work committed later is not covered)."""
         client.cancel_all(self.name)
@@ -156,30 +164,6 @@ class Workpool:
         """
         return batches.cancel(self.name, batch_id)
 
-    def configure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
-        """Change the pool's live configuration, for all processes.
-
-        Args:
-            max_parallelism: Works that may run at once; 0 pauses the pool. Running work is not stopped.
-            log_level: DEBUG, INFO, REPORT, WARN or ERROR.
-
-        Raises:
-            InvalidWork: a value is of the wrong type or out of range, or none is given.
-        """
-        changes: dict[str, Any] = {}
-        if max_parallelism is not None:
-            changes["max_parallelism"] = conf.check_limit(max_parallelism)
-        if log_level is not None:
-            changes["log_level"] = conf.check_log_level(log_level)
-        if not changes:
-            raise InvalidWork("configure() needs max_parallelism or log_level.")
-        using = conf.database_alias(self.name)
-        with transaction.atomic(using=using):
-            if not Globals.objects.using(using).filter(pool=self.name).update(**changes):
-                create_rows(using, [self.name])
-                Globals.objects.using(using).filter(pool=self.name).update(**changes)
-            kick_after_commit(using, self.name, Source.CONFIGURE)
-
     # The same for coroutines: the statements run in Django's thread for synchronous code.
 
     @overload
@@ -202,6 +186,10 @@ class Workpool:
         """Async twin of ``cancel``."""
         return await sync_to_async(self.cancel)(work_id)
 
+    async def acancel_many(self, work_ids: Iterable[object]) -> int:
+        """Async twin of ``cancel_many``."""
+        return await sync_to_async(self.cancel_many)(work_ids)
+
     async def acancel_all(self) -> None:
         """Async twin of ``cancel_all``."""
         await sync_to_async(self.cancel_all)()
@@ -221,10 +209,6 @@ class Workpool:
     async def acancel_batch(self, batch_id: object) -> int:
         """Async twin of ``cancel_batch``."""
         return await sync_to_async(self.cancel_batch)(batch_id)
-
-    async def aconfigure(self, *, max_parallelism: int | None = None, log_level: str | None = None) -> None:
-        """Async twin of ``configure``."""
-        await sync_to_async(self.configure)(max_parallelism=max_parallelism, log_level=log_level)
 
 
 @overload
@@ -250,28 +234,3 @@ def batch(
 ) -> AbstractContextManager[batches.WorkBatch]:
     """Return a block in which a batch of a pool is filled: see ``Workpool.batch``."""
     return Workpool(pool).batch(on_complete=on_complete, on_complete_context=on_complete_context, name=name)
-
-
-def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
-    """Make the single rows of the pools (of all pools that are in this database) where they are missing."""
-    names = conf.pools_in(using) if pools is None else list(pools)
-    # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
-    there = set(RunStatus.objects.using(using).values_list("pool", flat=True)) if names else set()
-    for name in [name for name in names if name not in there]:
-        limit = conf.pool(name).max_parallelism
-        first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
-        Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
-        InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
-        RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
-    if names and not Lead.objects.using(using).exists():
-        Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)
-
-
-def apply_settings(using: str) -> None:
-    """Make the rows, and put the limits that the settings name into force (those they leave out are the rows')."""
-    create_rows(using)
-    for name in conf.pools_in(using):
-        limit = conf.pool(name).max_parallelism
-        if limit is not None:
-            stale = Globals.objects.using(using).filter(pool=name).exclude(max_parallelism=limit)
-            stale.update(max_parallelism=limit)

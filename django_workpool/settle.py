@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import archive, serialization
+from . import archive, eventlog, serialization
 from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
 from .database.rows import PROBE
@@ -41,6 +41,12 @@ class LockedWork(NamedTuple):
     on_complete: str
     callback_of: uuid.UUID | None
     batch_id: uuid.UUID | None
+    trace: str
+
+    @property
+    def lane(self) -> Lane:
+        """Where it waits and runs."""
+        return Lane.CALLBACK if self.fn_type == FnType.CALLBACK else Lane.WORK
 
 
 class Verdict(NamedTuple):
@@ -148,22 +154,21 @@ def settle(db: Database, settlements: Sequence[Settlement], now_ms: float) -> No
 
 
 def _keep_attempts(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None:
-    failed = [(one, one.verdict.failure) for one in settlements if one.verdict.failure is not None]
-    if not failed:
-        return
     Attempt.objects.using(db.using).bulk_create(
-        Attempt(
-            work_id=one.work.id,
-            number=one.verdict.attempts,
-            worker=one.worker,
-            started=None if one.started_ms is None else db.moment(one.started_ms),
-            ended=db.moment(now_ms),
-            class_path=failure.class_path[:PATH_LENGTH],
-            text=failure.text,
-            traceback=failure.traceback,
-        )
-        for one, failure in failed
-        if failure is not None
+        [
+            Attempt(
+                work_id=one.work.id,
+                number=one.verdict.attempts,
+                worker=one.worker,
+                started=None if one.started_ms is None else db.moment(one.started_ms),
+                ended=db.moment(now_ms),
+                class_path=failure.class_path[:PATH_LENGTH],
+                text=failure.text,
+                traceback=failure.traceback,
+            )
+            for one in settlements
+            if (failure := one.verdict.failure) is not None
+        ]
     )
 
 
@@ -226,11 +231,7 @@ def succeed(db: Database, pool: str, attempted: Sequence[Attempted]) -> Sent:
 
 
 def complete_successes(db: Database, attempted: Sequence[Attempted]) -> list[Attempted]:
-    """End the works of attempts that succeeded and have no on_complete, as far as they still own them, with their pending completions.
-
-    Returns:
-        Those that did.
-    """
+    """End the works of successes without on_complete that still own them, with pending completions; return these attempts."""
     owned: list[Attempted] = []
     for pool in {one.run.pool for one in attempted}:
         # The same run twice in one batch is completed once.
@@ -245,11 +246,7 @@ def complete_successes(db: Database, attempted: Sequence[Attempted]) -> list[Att
 def settle_attempts(
     db: Database, attempted: Sequence[Attempted], works: Mapping[uuid.UUID, LockedWork], now_ms: float
 ) -> list[tuple[Attempted, Verdict]]:
-    """Write what attempts mean; an on_complete becomes callback work. Their works are locked by this transaction.
-
-    Returns:
-        Their verdicts.
-    """
+    """Write what attempts mean, and return their verdicts; on_complete becomes callback work. This transaction has locked their works."""
     pairs = [(one, judge(works[one.run.work_id], one.outcome)) for one in attempted]
     settle(db, [settlement(works[one.run.work_id], one, verdict) for one, verdict in pairs], now_ms)
     return pairs
@@ -275,15 +272,15 @@ def make_callback_work(db: Database, one: Settlement, context: str | None = None
     """
     if context is None:
         ((context,),) = db.fetch("SELECT on_complete_context FROM {Work} WHERE id = %s", [db.uuid_param(one.work.id)])
-    verdict = one.verdict
+    work, verdict = one.work, one.verdict
     arguments = (
         f'{{"args": [], "kwargs": {{"work_id": "{one.work.id}", "context": {context}, '
         f'"kind": "{verdict.kind.value}", "value": {verdict.value}, "error": {serialization.encode(verdict.error, "error")}}}}}'
     )
-    insert_callback(db, one.work.pool, one.work.on_complete, arguments, callback_of=one.work.id, priority=one.work.priority)
+    insert_callback(db, work.pool, work.on_complete, arguments, work.id, work.priority, work.trace)
 
 
-def insert_callback(db: Database, pool: str, path: str, arguments: str, *, callback_of: uuid.UUID, priority: int = 0) -> None:
+def insert_callback(db: Database, pool: str, path: str, arguments: str, callback_of: uuid.UUID, priority: int = 0, trace: str = "") -> None:
     """Insert callback work: the call of ``path`` with ``arguments`` (JSON text), for the work or batch that has ended."""
     new = NewWork(
         pool=pool,
@@ -294,5 +291,8 @@ def insert_callback(db: Database, pool: str, path: str, arguments: str, *, callb
         priority=priority,
         retry=CALLBACK_RETRY,
         callback_of=callback_of,
+        trace=trace,
     )
-    db.insert_work(new, [new_work_id()], [arguments], Due())
+    ids = [new_work_id()]
+    db.insert_work(new, ids, [arguments], Due())
+    eventlog.enqueued(db.using, new, ids)

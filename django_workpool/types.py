@@ -262,6 +262,10 @@ class Run(NamedTuple):
     started: datetime
     #: Milliseconds that the function may take; None for any time.
     timeout_ms: int | None = None
+    #: What a tracer carries from the caller to the function; empty where nobody traces.
+    trace: str = ""
+    #: Milliseconds from when it was due until it was started.
+    lag_ms: int = 0
 
 
 class Outcome(NamedTuple):

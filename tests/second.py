@@ -7,12 +7,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+from django.core.management import call_command
 from django.db import connection, connections
+from django.test import override_settings
 
 from django_workpool.database import database
 from testproject.settings import SQLITE_OPTIONS
 
 SECOND = "second"
+
+
+@pytest.fixture
+def transactional_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Stand in for pytest-django's fixture, which lets a test use no databases but those of its settings."""
+    assert "test" in str(connection.settings_dict["NAME"]), "only a test database may be emptied"
+    with django_db_blocker.unblock():
+        yield
+        with override_settings(DATABASE_ROUTERS=[], WORKPOOLS={"default": {}, "imports": {}}):
+            call_command("flush", interactive=False, verbosity=0)
+        connection.close()
 
 
 @contextmanager

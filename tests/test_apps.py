@@ -6,7 +6,7 @@ from django.apps.registry import Apps
 from django.core.management.sql import emit_post_migrate_signal
 from django.db.models.signals import post_migrate
 
-from django_workpool import pools
+from django_workpool import configuration
 from django_workpool.apps import create_rows
 
 
@@ -14,7 +14,7 @@ from django_workpool.apps import create_rows
 def created(monkeypatch):
     """Keep the databases in which rows would have been created."""
     databases = []
-    monkeypatch.setattr(pools, "create_rows", databases.append)
+    monkeypatch.setattr(configuration, "create_rows", databases.append)
     return databases
 
 

@@ -23,8 +23,10 @@ from django_workpool.runner.probe import FRESH_FOR
 from .conftest import MainProcess, StartMain
 from .live import PATIENCE, wait_until
 from .second import SECOND, second_database
+from .spans import tracing_here
 from .works import databases, tasks
 from .works.models import Counter, Event
+from .works.traces import TRACES_VARIABLE, traced_mutation
 
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.works.settings_databases"}
 WORKPOOLS = {"default": {"FUNCTIONS": ["tests"]}, "far": {"DATABASE": SECOND}}
@@ -408,3 +410,20 @@ def test_a_database_without_tables_ends_the_process_and_says_so(alone: Two, tmp_
     main = alone.command("workpool_main", **empty)
     assert main.wait(PATIENCE) == 1
     assert f"Run: manage.py migrate --database {SECOND}" in main.output() and "Traceback" not in main.output()
+
+
+def test_one_trace_has_works_of_both_databases(alone: Two, tmp_path: Path) -> None:
+    """Runs of two databases may have the same token: each has the span of its own work."""
+    path = tmp_path / "spans"
+    with tracing_here(path) as spans:
+        with spans.view():
+            ids = {pool: [Workpool(pool).enqueue(traced_mutation) for _ in range(5)] for pool in HOME}
+        assert all(Work.objects.using(alias).exclude(trace="").count() == 5 for alias in HOME.values())
+        alone.begin("--threads", "4", **{TRACES_VARIABLE: str(path)})
+        name = "tests.works.traces.traced_mutation"
+        for pool, work_ids in ids.items():
+            for work_id in work_ids:
+                (run,), (enqueued,) = spans.of(f"run {name}", work_id), spans.of(f"enqueue {name}", work_id)
+                assert (run["parent"], run["trace"]) == (enqueued["span"], spans.some("GET /")[0]["trace"])
+                value = Archive.objects.using(HOME[pool]).get(id=work_id).value
+                assert json.loads(value) == [run["trace"], run["span"]]

@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 import django_workpool
-from django_workpool import Workpool, call, conf, eventlog, periodic, pools
+from django_workpool import Workpool, call, conf, configuration, eventlog, periodic
 from django_workpool.apps import create_rows
 from django_workpool.checks import check_direct, check_routers, check_settings, check_sqlite
 from django_workpool.exceptions import WorkpoolSettingsError
@@ -35,7 +35,7 @@ from django_workpool.stats import diagnostics
 
 from .conftest import StartMain
 from .live import PATIENCE, result, wait_until
-from .second import SECOND, second_database
+from .second import SECOND, second_database, transactional_db  # noqa: F401 - a fixture
 from .works import databases, tasks
 from .works.models import Event
 
@@ -44,18 +44,7 @@ SHIPPED = "django_workpool.routers.WorkpoolRouter"
 
 
 @pytest.fixture
-def transactional_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Stand in for pytest-django's fixture, which lets a test use no databases but those of its settings."""
-    assert "test" in str(connection.settings_dict["NAME"]), "only a test database may be emptied"
-    with django_db_blocker.unblock():
-        yield
-        with override_settings(DATABASE_ROUTERS=[], WORKPOOLS={"default": {}, "imports": {}}):
-            call_command("flush", interactive=False, verbosity=0)
-        connection.close()
-
-
-@pytest.fixture
-def admin_client(transactional_db: None) -> Client:
+def admin_client(transactional_db: None) -> Client:  # noqa: F811
     """A client of somebody who may see all."""
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("admin", password="x"))
@@ -63,7 +52,7 @@ def admin_client(transactional_db: None) -> Client:
 
 
 @pytest.fixture
-def second(transactional_db: None, test_database_url: str) -> Iterator[str]:
+def second(transactional_db: None, test_database_url: str) -> Iterator[str]:  # noqa: F811
     """A second database of the same vendor, with nothing in it."""
     with second_database(test_database_url, "same") as url:
         yield url
@@ -198,7 +187,7 @@ def test_a_database_of_no_pool_gets_no_rows_even_where_its_tables_are(second: st
         model.objects.using(SECOND).all().delete()
     settings.WORKPOOLS = {"default": {}}
     create_rows(sender=None, using=SECOND)  # type: ignore[arg-type]
-    pools.apply_settings(SECOND)
+    configuration.apply_settings(SECOND)
     assert [model.__name__ for model in (Globals, InternalState, RunStatus, Lead) if model.objects.using(SECOND).exists()] == []
 
 

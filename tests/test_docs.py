@@ -1,9 +1,11 @@
 """The manuals say what the code has, and their examples run."""
 
+import ast
 import dataclasses
 import re
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,7 @@ def test_each_argument_of_the_retry_is_in_the_manual(field: str) -> None:
     assert f"{field}=" in README
 
 
-@pytest.mark.parametrize("name", [name for name in vars(Workpool) if not name.startswith("_") and name != "name"])
+@pytest.mark.parametrize("name", [name for name in dir(Workpool) if not name.startswith("_") and name != "name"])
 def test_each_method_of_a_pool_is_in_the_manual(name: str) -> None:
     # An async twin is known by its rule.
     assert f".{name}(" in README or (name.startswith("a") and f".{name[1:]}(" in README)
@@ -64,6 +66,35 @@ def test_each_method_of_a_pool_is_in_the_manual(name: str) -> None:
 @pytest.mark.parametrize("event", sorted(set(re.findall(r'(?:eventlog\.log|\blog|it\.emit)\(\s*"(\w+)"', SOURCE))))
 def test_each_event_is_in_the_manual(event: str) -> None:
     assert f"`{event}`" in README
+
+
+def calls_of_events() -> Iterator[tuple[str, set[str], bool]]:
+    """Yield each event that the code emits: its name, the fields that stand there, and whether others come to them."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and name in EMITS and isinstance(node.args[0], ast.Constant):
+                fields = {keyword.arg for keyword in node.keywords if keyword.arg}
+                yield node.args[0].value, fields, any(keyword.arg is None for keyword in node.keywords)
+
+
+EMITS = ("eventlog.log", "log", "it.emit", "self.emit")
+EVENTS = {
+    row[0]: (row[1], set(re.findall(r"`(\w+)`", row[2])))
+    for row in re.findall(
+        r"^\| `(\w+)` \| ([^|]*) \| [^|]* \| (.*) \|$", README.partition("\n## Events")[2].partition("\n## ")[0], re.MULTILINE
+    )
+}
+
+
+@pytest.mark.parametrize(("event", "fields", "more"), sorted(calls_of_events(), key=str))
+def test_the_fields_of_each_event_are_in_the_manual(event: str, fields: set[str], more: bool) -> None:
+    _, told = EVENTS[event]
+    assert fields <= told and (more or event == "periodic_failed" or fields == told)
+
+
+def test_the_manual_names_no_event_that_is_none() -> None:
+    assert set(EVENTS) == {event for event, _, _ in calls_of_events()}
 
 
 def test_the_maintainers_manual_names_each_room_and_stays_short() -> None:

@@ -11,13 +11,13 @@ from django.db import connection, connections
 from django.db.models import F, Model
 
 from django_workpool import Workpool, eventlog
+from django_workpool.configuration import create_rows
 from django_workpool.database import Watch, database
 from django_workpool.database.parts import one_by_one
 from django_workpool.execution import liveness, workers
 from django_workpool.loop import poll
 from django_workpool.loop.fleet import WORKERS, Fleet, WorkerRow
 from django_workpool.models import Globals, InternalState, Lead, PendingCancelation, PendingCompletion, PendingStart, RunningWork, Worker
-from django_workpool.pools import create_rows
 from django_workpool.runner import outlook, watcher
 from django_workpool.runner.intake import Intake
 from django_workpool.runner.lead import RENEW_EVERY

@@ -227,12 +227,14 @@ def test_what_is_recovered_is_told(loop: Loop) -> None:
     ended = given(S2, worker_id=loop.worker.id)
     loop.kill()
     it = loop.iterate()
-    told = {fields["work_id"]: (event, fields["status"], fields["attempts"]) for event, _, fields in it.events}
-    assert told == {
-        retried: ("recovered", "retrying", 1),
-        returned: ("recovered", "returned", 0),
-        ended: ("recovered", "failed", 1),
+    told = [(event, level, fields["work_id"], fields["status"], fields["attempts"]) for event, level, fields in it.events]
+    ends = {(retried, "retrying", 1): "WARN", (returned, "returned", 0): "INFO", (ended, "failed", 1): "WARN"}
+    assert set(told) == {(event, "WARN", *end) for event, end in zip(["recovered"] * 3, ends, strict=True)} | {
+        ("completed", level, *end) for end, level in ends.items()
     }
+    assert len(told) == 6
+    errors = {fields["work_id"]: fields.get("error") for event, _, fields in it.events if event == "completed"}
+    assert errors == {retried: "django_workpool.WorkerLost", returned: None, ended: "django_workpool.WorkerLost"}
     assert (it.report.completed, it.report.retries, it.report.failed) == (2, 1, 1)
 
 

@@ -249,6 +249,9 @@ class Database(Dialect, ABC):
         with transaction.atomic(using=self.using, durable=self.durable):
             yield
 
+    def take_turn(self) -> None:  # noqa: B027 - most vendors have many writers
+        """Wait, in a transaction that begins with reads, for the turn to write: where there is one writer, it would fail later on."""
+
     @contextmanager
     def fast_commit(self) -> Iterator[None]:
         """A transaction that a crash of the server may undo: for hints only, never for an iteration."""

@@ -104,7 +104,17 @@ class MySQL(Database):
         created, moment = self.moment_sql()
         callback_of, batch_id = (one.hex if one else None for one in (new.callback_of, new.batch_id))
         before = [new.pool, new.fn_type, new.func_path, new.name]
-        after = [new.priority, new.on_complete, new.on_complete_context, new.retry, callback_of, new.timeout_ms, batch_id, *moment]
+        after = [
+            new.priority,
+            new.on_complete,
+            new.on_complete_context,
+            new.retry,
+            callback_of,
+            new.timeout_ms,
+            batch_id,
+            new.trace,
+            *moment,
+        ]
         segment, delay = f"FLOOR({_CLOCK_MS} / 100)", []
         if due.delay_ms is not None:
             segment, delay = f"{segment}, CEIL(({_CLOCK_MS} + %s) / 100)", [due.delay_ms]
@@ -112,7 +122,7 @@ class MySQL(Database):
             table, rows = self.table(id=("uuid", ids[first:last]), arguments=("text", arguments[first:last]))
             self.execute(
                 f"INSERT INTO {{Work}} ({WORK_COLUMNS}) SELECT m.id, %s, %s, %s, %s, m.arguments, %s, 0, 0, %s, %s, %s, false, "
-                f"%s, %s, %s, {created} FROM {table}",
+                f"%s, %s, %s, %s, {created} FROM {table}",
                 [*before, *after, *rows],
             )
         table, rows = self.table(id=("uuid", ids))

@@ -29,7 +29,7 @@ _INSERT = (
 WITH added AS (INSERT INTO {Work} ("""
     + WORK_COLUMNS
     + """)
-               SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, %s, %s, (SELECT clock_timestamp())
+               SELECT w.id, %s, %s, %s, %s, w.arguments, %s, 0, 0, %s, %s, %s, false, %s, %s, %s, %s, (SELECT clock_timestamp())
                FROM unnest(%s::uuid[], string_to_array(%s, E'\\x1e')) AS w(id, arguments)
                RETURNING id, pool, priority, created)
 INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment)
@@ -119,7 +119,7 @@ class PostgreSQL(Database):
     def insert_work(self, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], due: Due) -> int:
         delay = "" if due.delay_ms is None else ", ceil(extract(epoch FROM created) * 10 + %s)"
         params: list[Any] = [new.pool, new.fn_type, new.func_path, new.name, new.priority]
-        params += [new.on_complete, new.on_complete_context, new.retry, new.callback_of, new.timeout_ms, new.batch_id]
+        params += [new.on_complete, new.on_complete_context, new.retry, new.callback_of, new.timeout_ms, new.batch_id, new.trace]
         params += ["{" + ",".join([work_id.hex for work_id in ids]) + "}", SEPARATOR.join(arguments), new.lane, due.segment]
         if due.delay_ms is not None:
             params.append(due.delay_ms / 100)

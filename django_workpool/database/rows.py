@@ -32,7 +32,7 @@ KEPT_COLUMNS = (
 #: The columns of Work that an enqueue fills.
 WORK_COLUMNS = (
     "id, pool, fn_type, func_path, name, arguments, priority, attempts, returns, "
-    "on_complete, on_complete_context, retry, canceled, callback_of, timeout_ms, batch_id, created"
+    "on_complete, on_complete_context, retry, canceled, callback_of, timeout_ms, batch_id, trace, created"
 )
 
 
@@ -52,6 +52,7 @@ class NewWork:
     callback_of: uuid.UUID | None = None
     timeout_ms: int | None = None
     batch_id: uuid.UUID | None = None
+    trace: str = ""
 
 
 class Sent:

@@ -28,7 +28,7 @@ POLL_IDLE = 0.1
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
 
-_INSERT_WORK = "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + ", ".join(["%s"] * 17) + ")"
+_INSERT_WORK = "INSERT INTO {Work} (" + WORK_COLUMNS + ") VALUES (" + ", ".join(["%s"] * 18) + ")"
 _INSERT_START = "INSERT INTO {PendingStart} (work_id, pool, lane, priority, segment) VALUES (%s, %s, %s, %s, %s)"
 
 
@@ -75,6 +75,7 @@ class SQLite(Database):
             callback_of,
             new.timeout_ms,
             batch_id,
+            new.trace,
             created,
         )
         with self.connection.cursor() as cursor:
@@ -158,6 +159,9 @@ class SQLite(Database):
         finally:
             if taken:
                 self._turn.release()
+
+    def take_turn(self) -> None:
+        self.execute("DELETE FROM {PendingStart} WHERE 1 = 0")
 
     @contextmanager
     def read_only(self) -> Iterator[None]:

@@ -7,10 +7,10 @@ A coroutine is canceled on its loop, where it can only be waiting for something 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
-from .. import conf
+from .. import conf, tracing
 from ..current_work import call_for, work_of, working_on
 from ..exceptions import WorkTimeout
 from ..types import Failure, FnType, Outcome, Run
@@ -33,10 +33,11 @@ Before = Callable[[], Any]
 class _Watched:
     """A run of this process."""
 
-    __slots__ = ("calling", "run", "timeout", "work")
+    __slots__ = ("calling", "run", "span", "timeout", "work")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, span: tracing.RunSpan | None = None) -> None:
         self.run, self.work = run, work_of(run)
+        self.span = tracing.tracer.running(run) if span is None and tracing.tracer is not None else span
         self.timeout: Timeout | None = None
         self.calling = False
 
@@ -49,7 +50,10 @@ class _Watched:
     ) -> Any:
         """Call the function. Once for an attempt, or again and again where its transaction is repeated."""
         try:
-            return isolation.call(self._body, (func, args, kwargs, before))
+            if self.span is None:
+                return isolation.call(self._body, (func, args, kwargs, before))
+            # Out of reach of the timeout, which would come in the middle of whatever the tracer does.
+            return isolation.call(self.span.call, (self._body, func, args, kwargs, before))
         finally:
             # Not in the function's call: a forked copy of this process does not come back from that.
             self._turn(calling=False)
@@ -85,8 +89,8 @@ class _Awaited(_Watched):
 
     __slots__ = ("expired", "loop", "task", "timer")
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
+    def __init__(self, run: Run, span: tracing.RunSpan | None = None) -> None:
+        super().__init__(run, span)
         self.loop = asyncio.get_running_loop()
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self.timer: asyncio.TimerHandle | None = None
@@ -113,7 +117,7 @@ class _Awaited(_Watched):
         """Call the function, and wait for what it returns."""
         self.calling = True
         try:
-            with working_on(self.work):
+            with working_on(self.work), nullcontext() if self.span is None else self.span.current():
                 if before is not None:
                     await before()
                 if self.run.timeout_ms is not None:
@@ -148,8 +152,31 @@ def begin(run: Run) -> _Watched:
 def end(run: Run) -> None:
     """Note that a run has ended."""
     watched = _watched.pop((run.pool, run.token), None)
-    if watched is not None and watched.timeout is not None:
+    if watched is None:
+        return
+    if watched.timeout is not None:
         watched.timeout.end()
+    if watched.span is not None:
+        watched.span.end()
+
+
+def came_to(run: Run, status: str, error: str = "") -> None:
+    """Note what an attempt came to that is no success, for whoever traces it.
+
+    Args:
+        run: The run, which has not ended here yet.
+        status: What its span says.
+        error: The class path of what was raised, if anything was.
+    """
+    watched = _of(run)
+    if watched is not None and watched.span is not None:
+        watched.span.came_to(status, error)
+
+
+def traced(run: Run) -> Run:
+    """Return a run that carries its own span, if it has one, to what is called at its end; it has not ended here yet."""
+    watched = _of(run)
+    return run if watched is None or watched.span is None else run._replace(trace=watched.span.carried())
 
 
 def call(
@@ -166,7 +193,7 @@ def call(
         WorkTimeout: its timeout is over.
     """
     watched = _of(run) or begin(run)
-    if run.timeout_ms is None and on_call is None and before is None and run.fn_type is not FnType.CALLBACK:
+    if run.timeout_ms is None and on_call is None and before is None and watched.span is None and run.fn_type is not FnType.CALLBACK:
         # The usual case, kept short.
         return isolation.call(call_for, (watched.work, func, args, kwargs))
     return watched.call(isolation, func, args, kwargs, before)
@@ -180,15 +207,19 @@ async def acall(
     Raises:
         WorkTimeout: its timeout is over.
     """
-    awaited = _watched[run.pool, run.token] = _Awaited(run)
+    begun = _of(run)
+    awaited = _watched[run.pool, run.token] = _Awaited(run, begun.span if begun is not None else None)
     return await awaited.wait(lambda: func(*args, **kwargs), before)
 
 
 def failed(run: Run, failure: Failure) -> Outcome:
     """Return the outcome of a run whose function has raised: "canceled" if it was told to stop, and has done so."""
-    watched = _of(run)
+    # A coroutine whose call could not be prepared has not begun before: its span does now.
+    watched = _of(run) or (None if tracing.tracer is None else begin(run))
     stopped = watched is not None and watched.work.canceled and failure.class_path in _STOPS
-    return Outcome(kind="canceled" if stopped else "failed", failure=failure)
+    outcome = Outcome(kind="canceled" if stopped else "failed", failure=failure)
+    came_to(run, outcome.kind, failure.class_path)
+    return outcome
 
 
 def _with(tokens: Iterable[int], using: str | None) -> list[_Watched]:

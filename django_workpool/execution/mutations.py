@@ -53,6 +53,7 @@ def perform_mutation(using: str, worker: str, run: Run, isolation: Isolation, is
             tell(run, completed)
             return None
         except StaleRun:
+            limits.came_to(run, "stale")
             tell(run, None)
             return None
         except BaseException as error:
@@ -66,6 +67,7 @@ def perform_mutation(using: str, worker: str, run: Run, isolation: Isolation, is
         tries += not waits_only
         if waits_only and next(pauses, None) is None:
             # The process ends before the database could be had: whoever comes after it returns the run.
+            limits.came_to(run, "returned")
             return None
         if waits_only or repeat:
             continue
@@ -96,6 +98,8 @@ def perform_together(using: str, worker: str, runs: Sequence[Run], isolation: Is
             complete_together(db, ended)
     except BaseException as error:
         # If it was the answer to the COMMIT that was lost, each of them finds that its work has ended.
+        for run in runs:
+            limits.came_to(run, "repeated")
         logger.info("%s: %s works together failed, each runs again alone: %s", runs[0].func_path, len(runs), first_line(error))
         return []
     finally:
@@ -130,7 +134,7 @@ def _mutate(using: str, worker: str, run: Run, isolation: Isolation, callback: C
                 db.check_constraints()
                 db.defer_constraints()
         stage.completion = True
-        attempted = Attempted(run=run, outcome=Outcome(kind="success", value=value), worker=worker)
+        attempted = Attempted(run=limits.traced(run) if run.has_callback else run, outcome=Outcome("success", value), worker=worker)
         commit.completed = complete_inside(using, attempted, callback)
     return commit.completed
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .. import eventlog
+from .. import eventlog, tracing
 from ..types import Failure, FnType, Outcome, Run
 from .frames import Frame, Lines, pack, run_frame, unpack
 from .isolation import working_folder
@@ -157,7 +157,9 @@ class Child:
             return
         late = self._timeout_at < self._stop_at
         text = f"{told_timeout(run)}, and its process was killed" if late else "the work was canceled, and its process was killed"
-        eventlog.log("killed", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, why=text)
+        eventlog.log(
+            "killed", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, why=text, **tracing.told(run.trace)
+        )
         failure = Failure(class_path=TIMEOUT if late else CANCELED, text=text)
         self.killed = Outcome(kind="failed" if late else "canceled", failure=failure)
         self.kill()
@@ -167,7 +169,9 @@ class Child:
         if self.killed is not None:
             return self.killed
         told = self.told()
-        eventlog.log("child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, how=told)
+        eventlog.log(
+            "child_lost", "WARN", run.pool, work_id=run.work_id, name=run.name, pid=self.process.pid, how=told, **tracing.told(run.trace)
+        )
         # What a mutation or query has not committed has had no effect; what it has, is completed already.
         kind = "failed" if run.fn_type is FnType.ACTION else "returned"
         return Outcome(kind=kind, failure=Failure(class_path=CHILD_LOST, text=f"worker process lost ({told})"))

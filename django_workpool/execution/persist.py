@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 from django.db import connections
 
+from .. import tracing
 from ..complete import Completed
 from ..database_errors import is_away, may_pass
-from ..eventlog import log
+from ..eventlog import end, log
 from ..failures import describe, first_line
-from ..types import Attempted, Failure, Outcome, ResultKind, Run
+from ..types import Attempted, Failure, Outcome, Run
 from .courier import courier
 
 logger = logging.getLogger("django_workpool.worker")
@@ -69,13 +70,12 @@ def persist(
 def tell(run: Run, completed: Completed | None) -> None:
     """Emit the event of a completion that has been committed, and post its signal."""
     if completed is None:
-        log("stale", "WARN", run.pool, work_id=run.work_id, name=run.name, token=run.token)
+        log("stale", "WARN", run.pool, work_id=run.work_id, name=run.name, token=run.token, **tracing.told(run.trace))
         return
     verdict = completed.verdict
-    failure = None if verdict.kind is ResultKind.CANCELED else verdict.failure
-    fields = {"error": failure.class_path} if failure is not None else {}
-    level = "INFO" if failure is None else "WARN"
-    log("completed", level, run.pool, work_id=run.work_id, name=run.name, status=completed.status, attempts=verdict.attempts, **fields)
+    level, fields = end(completed.status, verdict.attempts, verdict.failure, run.trace)
+    log("completed", level, run.pool, work_id=run.work_id, name=run.name, **fields)
     courier.completed(run, run.work_id, verdict)
     if completed.callback_failure is not None:
-        log("callback_failed", "ERROR", run.pool, work_id=run.work_id, name=run.name, error=completed.callback_failure.class_path)
+        fields = {"error": completed.callback_failure.class_path} | tracing.told(run.trace)
+        log("callback_failed", "ERROR", run.pool, work_id=run.work_id, name=run.name, **fields)

@@ -13,7 +13,7 @@ from .. import functions
 from ..complete import Completed, complete_one
 from ..database import database
 from ..database_errors import is_connection_loss, may_pass
-from ..failures import describe
+from ..failures import class_path_of, describe
 from ..types import Attempted, Failure, FnType, Outcome, Run
 from . import limits
 from .calls import encode_value, prepare
@@ -50,7 +50,8 @@ class Performer:
         self.using, self.worker, self.write, self.aside, self.done, self.is_stopping = using, worker, write, aside, done, is_stopping
         self.ends = ends
         self.guests = Guests(using, worker)
-        self._outcomes: dict[int, Outcome] = {}
+        #: Those that wait for a thread, by token.
+        self._ended: dict[int, Attempted] = {}
         #: Runs that could not share a transaction, and run alone next.
         self._announced: set[int] = set()
 
@@ -63,6 +64,9 @@ class Performer:
         limits.begin(run)
         try:
             self._perform(run, isolation)
+        except BaseException as error:
+            limits.came_to(run, "failed", class_path_of(error))
+            raise
         finally:
             limits.end(run)
 
@@ -70,7 +74,7 @@ class Performer:
         if run.fn_type in (FnType.MUTATION, FnType.CALLBACK):
             failure = perform_mutation(self.using, self.worker, run, isolation, self.is_stopping)
             if failure is not None:
-                self._complete(run, limits.failed(run, failure), isolation)
+                self._complete(run, self._attempted(run, limits.failed(run, failure)), isolation)
             self.done(run)
             return
         began = time.monotonic()
@@ -80,7 +84,7 @@ class Performer:
         finally:
             isolation.end()
         if self._ends_here(run):
-            self._complete(run, outcome, isolation)
+            self._complete(run, self._attempted(run, outcome), isolation)
         else:
             self.guests.leave(run)
             self.write(Attempted(run, outcome, self.worker, time.monotonic() - began))
@@ -103,11 +107,11 @@ class Performer:
 
     def perform_aside(self, run: Run, isolation: Isolation) -> None:
         """Run callback work, or complete a run that has ended elsewhere and has an on_complete."""
-        outcome = self.take_outcome(run)
-        if outcome is None:
+        attempted = self._ended.pop(run.token, None)
+        if attempted is None:
             self.perform(run, isolation)
         else:
-            self._complete(run, outcome, isolation)
+            self._complete(run, attempted, isolation)
 
     async def perform_async(self, run: Run) -> None:
         """Run a coroutine function; everything it raises is its failure."""
@@ -118,20 +122,32 @@ class Performer:
         except BaseException as error:
             outcome = limits.failed(run, self.guests.describe(run, error))
         finally:
+            traced = limits.traced(run) if run.has_callback else run
             limits.end(run)
-        self.bring_home(run, outcome)
+        self.bring_home(run, outcome, traced)
 
-    def bring_home(self, run: Run, outcome: Outcome) -> None:
-        """Take the outcome of a run that has ended where nothing can be completed: on the event loop, or in another process."""
+    def bring_home(self, run: Run, outcome: Outcome, traced: Run | None = None) -> None:
+        """Take the outcome of a run that has ended where nothing can be completed: on the event loop, or in another process.
+
+        Args:
+            run: The run.
+            outcome: What it came to.
+            traced: The run with what it carries to its on_complete, where that is its own span.
+        """
+        attempted = Attempted(run=traced or run, outcome=outcome, worker=self.worker)
         if self._ends_here(run):
-            self._outcomes[run.token] = outcome
+            self._ended[run.token] = attempted
             self.aside([run])
         else:
-            self.write(Attempted(run=run, outcome=outcome, worker=self.worker))
+            self.write(attempted)
 
     def take_outcome(self, run: Run) -> Outcome | None:
         """Return the outcome of a run that waits for a thread to be completed on; it is the caller's from now on."""
-        return self._outcomes.pop(run.token, None)
+        ended = self._ended.pop(run.token, None)
+        return None if ended is None else ended.outcome
+
+    def _attempted(self, run: Run, outcome: Outcome) -> Attempted:
+        return Attempted(run=limits.traced(run) if run.has_callback else run, outcome=outcome, worker=self.worker)
 
     def _ends_here(self, run: Run) -> bool:
         """Return whether an outcome is completed by itself, on a thread that may run the project's code."""
@@ -168,13 +184,11 @@ class Performer:
                 tries += begun or not away
                 isolation.end()
                 isolation.begin(run.func_path)
-        return Outcome(
-            kind="failed", failure=Failure(class_path="django_workpool.Conflict", text="conflicts with other transactions, again and again")
-        )
+        text = "conflicts with other transactions, again and again"
+        return limits.failed(run, Failure(class_path="django_workpool.Conflict", text=text))
 
-    def _complete(self, run: Run, outcome: Outcome, isolation: Isolation) -> None:
+    def _complete(self, run: Run, attempted: Attempted, isolation: Isolation) -> None:
         """Complete with the on_complete, on this thread's connection."""
-        attempted = Attempted(run=run, outcome=outcome, worker=self.worker)
 
         def once(attempted: Attempted) -> Completed | None:
             with isolation.function(f"on_complete of {run.func_path}"):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from .. import eventlog
+from .. import eventlog, tracing
 from ..adapters import visit
 from ..current_work import call_for
 from ..exceptions import WorkTimeout
@@ -46,7 +46,7 @@ def told_timeout(run: Run) -> str:
 def tell_overdue(run: Run) -> None:
     """Say that a function goes on after its timeout, and keeps its slot. Never raises."""
     with suppress(Exception):
-        eventlog.log("overdue", "WARN", run.pool, work_id=run.work_id, name=run.name, timeout_ms=run.timeout_ms)
+        eventlog.log("overdue", "WARN", run.pool, work_id=run.work_id, name=run.name, timeout_ms=run.timeout_ms, **tracing.told(run.trace))
 
 
 class Shot:

@@ -145,7 +145,8 @@ def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
     """Return the runs assigned to a worker whose tokens are greater than ``after``, oldest first; completing ones are left out."""
     db = database(using)
     rows = db.fetch(
-        "SELECT r.id, w.id, w.pool, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.timeout_ms "
+        "SELECT r.id, w.id, w.pool, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.timeout_ms, "
+        "w.trace, r.due "
         f"FROM {{RunningWork}} r JOIN {db.each('{Work}', 'w', 'w.id = r.work_id')} WHERE r.worker_id = %s AND r.id > %s "
         f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) ORDER BY r.id LIMIT {FETCH_MAX}",
         [worker_id, after],
@@ -167,6 +168,8 @@ def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
             retryable=row[9] != "",
             started=started[row[0]],
             timeout_ms=row[10],
+            trace=row[11],
+            lag_ms=max(0, round(started[row[0]].timestamp() * 1000 - row[12] * 100)),
         )
         for row in rows
         if row[0] in started

@@ -17,8 +17,23 @@ from ..database_errors import lacks_table
 from ..exceptions import WorkpoolSettingsError
 from .reading import Look
 from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth, shortened
+from .waiting import Why, WhyCode, why
 
-__all__ = ["Health", "LeaderHealth", "PoolHealth", "Reason", "Unasked", "WorkerHealth", "examine", "examine_all", "look", "shortened"]
+__all__ = [
+    "Health",
+    "LeaderHealth",
+    "PoolHealth",
+    "Reason",
+    "Unasked",
+    "Why",
+    "WhyCode",
+    "WorkerHealth",
+    "examine",
+    "examine_all",
+    "look",
+    "shortened",
+    "why",
+]
 
 #: Seconds between two looks that must agree on a fault: longer than a process that lives needs to find what it has missed.
 AGAIN_AFTER = 2.5

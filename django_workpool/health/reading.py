@@ -166,7 +166,7 @@ class Look:
 
     def _pool(self, one: stats.Figures) -> PoolHealth:
         heads = [self.heads.get(start) if start is not None else None for start in one.oldest]
-        reasons = [self._reason(one, lane, heads[lane]) for lane in Lane]
+        reasons = [self.reason(one, lane, heads[lane]) for lane in Lane]
         if one.oldest_completion is not None:
             reasons.append(self._reason_of_completions(one, one.oldest_completion))
         held = self.held_works.get(one.pool)
@@ -190,11 +190,16 @@ class Look:
     def _seconds_since(self, segment: int) -> float:
         return (self.now_ms - segment_ms(segment)) / 1000
 
-    def _reason(self, one: stats.Figures, lane: Lane, head: tuple[int, str] | None) -> Reason:
+    @staticmethod
+    def limit(one: stats.Figures, lane: Lane) -> int:
+        """Return how many works of a lane may run at once."""
+        return one.max_parallelism or (PAUSED_CALLBACKS if lane is Lane.CALLBACK else 0)
+
+    def reason(self, one: stats.Figures, lane: Lane, head: tuple[int, str] | None) -> Reason:
         """Return why the oldest due work of a lane does not start."""
         if head is None:
             return Reason.OK
-        limit = one.max_parallelism or (PAUSED_CALLBACKS if lane is Lane.CALLBACK else 0)
+        limit = self.limit(one, lane)
         if not limit:
             return Reason.PAUSED
         if self.leader.is_missing:

@@ -4,7 +4,7 @@ import uuid
 
 from ..exceptions import StaleRun
 from ..settle import LockedWork, lock_works, settle_attempts, succeed
-from ..types import Follow, Lane, ResultKind
+from ..types import Follow, Lane
 from . import retries
 from .context import Ended, Iteration
 
@@ -31,8 +31,7 @@ def end_successes(it: Iteration) -> None:
     if mine:
         it.deleted = succeed(it.db, it.pool, mine)
         _free(it, list(it.ended))
-        it.report.completed += len(mine)
-        it.report.succeeded += len(mine)
+        it.counts[Lane.WORK].succeeded += len(mine)
 
 
 def verify(it: Iteration) -> None:
@@ -113,14 +112,6 @@ def _free(it: Iteration, tokens: list[int]) -> None:
 
 
 def _count(it: Iteration, one: Ended) -> None:
-    """Count an attempt that has ended; what goes back is counted where it is sent back."""
+    """Count an attempt that has ended; where it is sent back, it is counted what becomes of its work."""
     running = it.memory.running.get(one.work_id)
-    if one.follow != Follow.END or (running is not None and running.lane == Lane.CALLBACK):
-        return
-    it.report.completed += 1
-    if one.kind == ResultKind.SUCCESS:
-        it.report.succeeded += 1
-    elif one.kind == ResultKind.CANCELED:
-        it.report.canceled += 1
-    else:
-        it.report.failed += 1
+    it.counts[running.lane if running is not None else Lane.WORK].end(one.kind, one.follow)

@@ -12,6 +12,7 @@ from ..settle import LockedWork, Verdict
 from ..types import Attempted, Lane, Run
 from .fleet import Fleet
 from .memory import Cursor, Depth, OpenBatches, PoolMemory, Position, Report, Running
+from .tallies import Counts
 
 #: Its limit of callback works while a pool is paused: the ends of works go on being told.
 PAUSED_CALLBACKS = 10
@@ -60,7 +61,10 @@ class Iteration:
     advances: list[tuple[Cursor, Position]] = field(default_factory=list)
     new_starts: dict[tuple[int, int], Cursor] = field(default_factory=dict)
     pages: dict[int, tuple[Position, bool] | None] = field(default_factory=dict)
-    report: Report = field(default_factory=Report)
+    #: What has happened, by lane.
+    counts: list[Counts] = field(default_factory=lambda: [Counts() for _ in Lane])
+    #: How many works wait and run, where the report is due.
+    held: tuple[int, int] | None = None
     batches: OpenBatches | None = None
     #: What the runner acts on.
     runs: dict[int, list[Run]] = field(default_factory=dict)
@@ -106,6 +110,11 @@ class Iteration:
         """The pool's name."""
         return self.memory.pool
 
+    @property
+    def report(self) -> Report:
+        """What the report counts of it: works, not their callbacks."""
+        return self.counts[Lane.WORK].report()
+
     def is_running(self, work_id: uuid.UUID) -> bool:
         """Return whether a work has a running row that this iteration has not ended."""
         running = self.memory.running.get(work_id)
@@ -139,6 +148,11 @@ class Iteration:
     def tells(self, level: str) -> bool:
         """Return whether events of a level are wanted: there is one for each work."""
         return eventlog.is_wanted(level, self.pool)
+
+    def emit_end(self, work: LockedWork, verdict: Verdict) -> None:
+        """Emit, after the commit, the event of an end that no worker has brought home."""
+        level, fields = eventlog.end(verdict.status, verdict.attempts, verdict.failure, work.trace)
+        self.emit("completed", level, work_id=work.id, name=work.name, **fields)
 
     def emit(self, event: str, level: str, **fields: Any) -> None:
         """Emit an event after the commit."""

@@ -27,6 +27,7 @@ class Due(NamedTuple):
     retryable: bool
     canceled: bool
     timeout_ms: int | None
+    trace: str | None
     held: bool
     #: Whether any cancelation waits in the pool: then ``waived`` tells of which works.
     canceling: bool
@@ -71,7 +72,7 @@ def read(it: Iteration, lane: Lane, priority: int, after: Position, limit: int) 
     behind, position = it.db.after("s.", after)
     rows = it.db.fetch(
         "SELECT s.id, s.segment, s.work_id, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete <> '', w.retry <> '', "
-        "w.canceled, w.timeout_ms, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
+        "w.canceled, w.timeout_ms, w.trace, w.held_since IS NOT NULL, EXISTS (SELECT 1 FROM {PendingCancelation} c WHERE c.pool = %s) "
         f"FROM {{PendingStart}} s {it.db.by(INDEX)} LEFT JOIN {it.db.each('{Work}', 'w', 'w.id = s.work_id')} "
         "WHERE s.pool = %s AND s.lane = %s AND s.priority = %s "
         f"AND {behind} AND s.segment <= %s ORDER BY s.segment, s.id LIMIT %s",

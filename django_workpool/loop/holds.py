@@ -8,7 +8,7 @@ from .. import conf
 from ..models import PendingStart, Work
 from ..segments import SECOND
 from ..settle import Settlement, Verdict, canceled, lock_works, settle
-from ..types import Failure, FnType, Follow, ResultKind
+from ..types import Failure, Follow, ResultKind
 from .context import Iteration
 from .due import Due
 
@@ -34,14 +34,8 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
             else Verdict(follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure)
         )
         settlements.append(Settlement(work=work, verdict=verdict))
-        status = verdict.kind.value
-        if work.fn_type != FnType.CALLBACK:
-            it.report.canceled += failure is None
-            it.report.completed += failure is not None
-            it.report.failed += failure is not None
-        it.emit(
-            "completed", "INFO" if failure is None else "WARN", work_id=work_id, name=work.name, status=status, attempts=verdict.attempts
-        )
+        it.counts[work.lane].end(verdict.kind, verdict.follow, attempt=failure is not None)
+        it.emit_end(work, verdict)
     settle(it.db, settlements, it.now_ms)
     it.judged += [(one.work, one.verdict) for one in settlements]
     # Their callbacks have become work of a lane that this iteration has been through.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..database import database
 from ..types import Attempted
-from . import batches, cancelations, completions, fence, periodic, recovery, starts, state
+from . import batches, cancelations, completions, fence, periodic, recovery, starts, state, tallies
 from .context import Iteration
 from .fleet import Fleet
 from .memory import PoolMemory
@@ -46,6 +46,7 @@ def run_iteration(
         periodic.tick(it)
         starts.start(it)
         state.keep(it)
+        tallies.write(it)
     _remember(it)
     return it
 

@@ -5,9 +5,10 @@ has failed ("worker lost"), and its own retry behaviour says what follows. The l
 kills its worker does not go round for ever.
 """
 
+from .. import tracing
 from ..models import PendingCompletion
 from ..settle import LockedWork, Settlement, Verdict, judge, lock_works, settle
-from ..types import Failure, FnType, Follow, Lane, Outcome
+from ..types import Failure, FnType, Follow, Outcome
 from . import retries
 from .context import Iteration
 from .memory import Running
@@ -29,8 +30,9 @@ def recover(it: Iteration) -> None:
     lost = lost[:BATCH]
     ids = [one.work_id for one in lost]
     works = lock_works(it.db.using, ids, skip_locked=True)
-    completing = set(PendingCompletion.objects.using(it.db.using).filter(work_id__in=ids).values_list("work_id", flat=True))
     locked = retries.locked(it, [work_id for work_id in ids if work_id not in works])
+    # Asked last: a work that somebody was just ending is gone by now, and then its completion is seen.
+    completing = set(PendingCompletion.objects.using(it.db.using).filter(work_id__in=ids).values_list("work_id", flat=True))
     _drop(it, [one for one in lost if one.work_id not in works and one.work_id not in locked | completing])
     ready = [one for one in lost if one.work_id in works and one.work_id not in completing]
     over = set(retries.is_over(it, [one.work_id for one in ready]))
@@ -66,12 +68,11 @@ def _judge(it: Iteration, work: LockedWork, one: Running) -> Verdict:
 
 
 def _count(it: Iteration, one: Running, work: LockedWork, verdict: Verdict) -> None:
-    if one.lane == Lane.WORK and verdict.follow is not Follow.RETURN:
-        it.report.completed += 1
-        it.report.retries += verdict.follow is Follow.RETRY
-        it.report.failed += verdict.follow is Follow.END
+    it.counts[one.lane].end(verdict.kind, verdict.follow)
     worker = it.fleet.name(one.worker_id)
-    it.emit("recovered", "WARN", work_id=work.id, name=work.name, status=verdict.status, attempts=verdict.attempts, worker=worker)
+    fields = {"status": verdict.status, "attempts": verdict.attempts, "worker": worker} | tracing.told(work.trace)
+    it.emit("recovered", "WARN", work_id=work.id, name=work.name, **fields)
+    it.emit_end(work, verdict)
     it.judged.append((work, verdict))
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from ..models import PendingStart
 from ..segments import ceil_segment
 from ..settle import LockedWork, Settlement, canceled, lock_works, retry_behavior, settle
-from ..types import FnType, Follow, Lane, RetryBehavior
+from ..types import Follow, RetryBehavior
 from .context import Ended, Iteration
 
 _MS = timedelta(milliseconds=1)
@@ -42,12 +42,6 @@ def send_back(it: Iteration, ended: Sequence[Ended]) -> set[uuid.UUID]:
     ids = [one.work_id for one in ended]
     works = lock_works(it.db.using, ids, skip_locked=True)
     over = is_over(it, works)
-    for one in ended:
-        work = works.get(one.work_id)
-        if work is None:
-            continue
-        if one.follow == Follow.RETRY:
-            count_retry(it, work, ended=one.work_id in over)
     end_canceled(it, [works[work_id] for work_id in over])
     back = [(works[one.work_id], one.follow == Follow.RETRY) for one in ended if one.work_id in works and one.work_id not in over]
     queue(it, back)
@@ -79,13 +73,6 @@ def is_over(it: Iteration, works: Iterable[uuid.UUID]) -> list[uuid.UUID]:
     return [it.db.read_uuid(work_id) for (work_id,) in rows]
 
 
-def count_retry(it: Iteration, work: LockedWork, *, ended: bool) -> None:
-    """Count a failed attempt that is followed by another one, or would have been."""
-    if work.fn_type != FnType.CALLBACK:
-        it.report.completed += 1
-        it.report.retries += not ended
-
-
 def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     """End works as canceled: they never run again, and their on_complete becomes callback work."""
     if not works:
@@ -93,9 +80,9 @@ def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     settlements = [Settlement(work=work, verdict=canceled(work)) for work in works]
     settle(it.db, settlements, it.now_ms)
     it.judged += [(one.work, one.verdict) for one in settlements]
-    it.report.canceled += len(works)
-    for work in works:
-        it.emit("completed", "INFO", work_id=work.id, name=work.name, status="canceled", attempts=work.attempts)
+    for one in settlements:
+        it.counts[one.work.lane].end(one.verdict.kind, one.verdict.follow, attempt=False)
+        it.emit_end(one.work, one.verdict)
 
 
 def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
@@ -104,7 +91,7 @@ def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
     for work, is_retry in works:
         behavior = (retry_behavior(work) or RetryBehavior()) if is_retry else None
         segment = ceil_segment(it.now_ms + backoff_ms(behavior, work.attempts)) if behavior else it.now
-        lane = Lane.CALLBACK if work.fn_type == FnType.CALLBACK else Lane.WORK
-        rows.append(PendingStart(work_id=work.id, pool=work.pool, lane=lane, priority=work.priority, segment=segment))
+        rows.append(PendingStart(work_id=work.id, pool=work.pool, lane=work.lane, priority=work.priority, segment=segment))
+        it.counts[work.lane].retried += is_retry
     # A row that is there already is the wish that this one would be.
     PendingStart.objects.using(it.db.using).bulk_create(rows, ignore_conflicts=True)

@@ -1,5 +1,8 @@
 """Phase (d): start due work by priority, then age, as much as there is spare capacity and room in the workers."""
 
+from collections import Counter
+
+from .. import tracing
 from ..database import Start
 from ..models import Work
 from ..types import FnType, Lane, Run
@@ -8,6 +11,7 @@ from .context import Iteration
 from .due import Due
 from .fleet import Placement
 from .memory import Cursor, Depth, Running
+from .tallies import lag_ms
 
 #: Works started in one iteration.
 BATCH = 512
@@ -108,7 +112,8 @@ def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
     rows = [Start(row.id, row.work_id, row.segment, worker_id) for row, worker_id in chosen]
     tokens = it.db.begin_runs(it.pool, lane, rows, it.now_ms)
     started, kinds = it.db.moment(it.now_ms), {kind.value: kind for kind in FnType}
-    for row, worker_id in chosen:
+    lags = [lag_ms(row.segment, it.now_ms) for row, _ in chosen]
+    for (row, worker_id), lag in zip(chosen, lags, strict=True):
         token = tokens[row.id]
         it.begin(Running(token, row.work_id, lane, worker_id, row.func_path, it.now_ms))
         it.runs.setdefault(worker_id, []).append(
@@ -125,9 +130,13 @@ def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
                 bool(row.retryable),
                 started,
                 row.timeout_ms,
+                row.trace or "",
+                lag,
             )
         )
+    # Those of one segment are as late as each other.
+    it.counts[lane].start(Counter(row.segment for row, _ in chosen), it.now_ms)
     if it.tells("INFO"):
-        for row, _ in chosen:
-            lag_ms = max(0, round(it.now_ms - row.segment * 100))
-            it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=lag_ms)
+        for (row, _), lag in zip(chosen, lags, strict=True):
+            traced = tracing.told(row.trace or "")
+            it.emit("started", "INFO", work_id=row.work_id, name=row.name, attempt=row.attempts + 1, lag_ms=lag, **traced)

@@ -18,14 +18,16 @@ SAVE_EVERY = 1.0
 def keep(it: Iteration) -> None:
     """Emit the report if it is due, and write the state if it has changed and was not written within the last second."""
     memory = it.memory
-    changed = memory.dirty or it.advances or it.report != Report()
+    report = it.report
+    changed = memory.dirty or it.advances or report != Report()
     total = Report(**asdict(memory.report))
-    total.add(it.report)
+    total.add(report)
     if memory.report_ms is None:
         memory.report_ms = it.now_ms
     if it.now_ms - memory.report_ms >= REPORT_EVERY_MS:
         running = len(memory.running) - len(it.ended) + len(it.started)
-        it.emit("report", "REPORT", **stats.report(asdict(total), running, stats.backlog(it.db, it.pool)))
+        it.held = stats.backlog(it.db, it.pool), running
+        it.emit("report", "REPORT", **stats.report(asdict(total), running, it.held[0]))
         it.reported, total, changed = True, Report(), True
     if changed and time.monotonic() - memory.saved >= SAVE_EVERY:
         _save(it, total)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .. import eventlog, kick
+from .. import eventlog, kick, tracing
 from ..database import Hint
 from ..execution import limits
 from ..execution.assignments import Assignments
@@ -110,7 +110,9 @@ class Intake:
             idempotent = run.fn_type is not FnType.ACTION or run.retryable
             failure = Failure(class_path=INTERRUPTED, text="interrupted: the worker was stopped", retryable=idempotent)
             outcome = Outcome(kind="returned" if idempotent else "failed", failure=failure)
-            eventlog.log("interrupted", "WARN", run.pool, work_id=run.work_id, name=run.name, returned=idempotent)
+            eventlog.log(
+                "interrupted", "WARN", run.pool, work_id=run.work_id, name=run.name, returned=idempotent, **tracing.told(run.trace)
+            )
             self.writer.put(Attempted(run=run, outcome=outcome, worker=self.worker))
 
     def has_written(self, assigned: Sequence[Run]) -> bool:
@@ -136,8 +138,10 @@ class Intake:
     def _crashed(self, run: Run, error: BaseException) -> None:
         """An executor says that a run ended without bringing its outcome home."""
         logger.error("work %s: its run broke off", run.work_id, exc_info=error)
+        failure = describe(error)
+        limits.came_to(run, "failed", failure.class_path)
         limits.end(run)
-        self.writer.put(Attempted(run=run, outcome=Outcome(kind="failed", failure=describe(error)), worker=self.worker))
+        self.writer.put(Attempted(run=run, outcome=Outcome(kind="failed", failure=failure), worker=self.worker))
 
     def _give_back(self, runs: Sequence[Run]) -> None:
         """Return runs that have not begun: no attempt is counted. A coroutine's run that waited for its completion only has ended."""

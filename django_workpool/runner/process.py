@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from django.db import DatabaseError, connections
 
-from .. import eventlog, functions, kick, pools
+from .. import configuration, eventlog, functions, kick
 from ..database import Hint, database
 from ..database_errors import is_connection_loss, may_pass
 from ..execution import workers
@@ -124,7 +124,7 @@ class Process:
             wait = min(wait * 2, WAIT_MAX)
 
     def _start(self) -> None:
-        self._patiently(lambda: pools.apply_settings(self.using))
+        self._patiently(lambda: configuration.apply_settings(self.using))
         functions.load_tasks()
         _freeze()
         self.leader = Leader(self.using, self.id, self.intake)

@@ -1,11 +1,11 @@
-"""When what is kept of finished work, batches and keys is pruned: in small pieces between the loop's turns.
+"""When what is kept of finished work, batches, keys and figures is pruned: in small pieces between the loop's turns.
 
 So neither the lease nor a work waits for it.
 """
 
 import time
 
-from .. import archive, batches, keys
+from .. import archive, batches, keys, tallies
 
 #: Seconds between two looks for pools with something to prune; full chunks of one follow each other after AGAIN.
 EVERY, AGAIN = 60.0, 0.5
@@ -15,11 +15,10 @@ BUDGET = 0.05
 
 #: What each pool keeps: the rooms tell of which pools there is something to prune, and prune a chunk of one.
 ROOMS = {"archive": archive, "batches": batches}
-KEYS = ("keys", "")
 
 
 class Pruner:
-    """Prunes what each pool keeps for a time, and keys whose works are gone. Used by the loop's thread.
+    """Prunes what each pool keeps for a time, and keys whose works are gone; makes tallies fewer. Used by the loop's thread.
 
     Args:
         using: The database.
@@ -27,7 +26,11 @@ class Pruner:
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self._sweep = keys.Sweep(using)
+        #: What is gone through from one end to the other, whatever the pool.
+        self._sweeps: dict[tuple[str, str], keys.Sweep | tallies.Sweep] = {
+            ("keys", ""): keys.Sweep(using),
+            ("tallies", ""): tallies.Sweep(using),
+        }
         #: When the next chunk of a room and pool is due, of those that have something to prune.
         self._due: dict[tuple[str, str], float] = {}
         self._look_at = 0.0
@@ -42,7 +45,7 @@ class Pruner:
         if now >= self._look_at:
             self._look_at = now + EVERY
             found = [(name, pool) for name, room in ROOMS.items() for pool in room.overdue(self.using)]
-            self._due = dict.fromkeys([KEYS, *found], 0.0) | self._due
+            self._due = dict.fromkeys([*self._sweeps, *found], 0.0) | self._due
         until = now + BUDGET
         for one in sorted(self._due, key=self._due.__getitem__):
             if self._due[one] > time.monotonic() or time.monotonic() >= until:
@@ -55,6 +58,6 @@ class Pruner:
 
     def _prune(self, name: str, pool: str) -> bool:
         """Prune one chunk; return whether there is more."""
-        if (name, pool) == KEYS:
-            return self._sweep.prune()
+        if (name, pool) in self._sweeps:
+            return self._sweeps[name, pool].prune()
         return bool(ROOMS[name].prune(self.using, pool) == ROOMS[name].PRUNE_CHUNK)

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
-from .. import eventlog, functions, pools, serialization
+from .. import configuration, eventlog, functions, serialization
 from ..complete import Completed, complete_many
 from ..database import database
 from ..exceptions import WorkpoolError
@@ -84,7 +84,7 @@ class Stage:
     def _begin(self) -> int:
         there = set(InternalState.objects.using(self.using).values_list("pool", flat=True))
         if not there >= set(self.names) or not Lead.objects.using(self.using).exists():
-            pools.create_rows(self.using, self.names)
+            configuration.create_rows(self.using, self.names)
         functions.load_tasks()
         workers.learn(Work.objects.using(self.using).values_list("func_path", flat=True).distinct())
         if not self._lead.take(set()):

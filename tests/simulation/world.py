@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection
 
-from django_workpool import Workpool, kick, pools
+from django_workpool import Workpool, configuration, kick
 from django_workpool.database import Hint
 from django_workpool.execution import limits
 from django_workpool.models import Archive, Globals
@@ -95,7 +95,7 @@ class World:
         raw = connection.connection
         for table in _tables():
             raw.execute(f"DELETE FROM {table}")
-        pools.create_rows(USING, self.pools)
+        configuration.create_rows(USING, self.pools)
         Globals.objects.update(log_level="ERROR", max_parallelism=dice.choice((1, 2, 3)))
         Simulated.kicks = Simulated.leases = dice.random() < 0.7
         Simulated.locks, Simulated.broadcast = Locks(), self.send

@@ -17,8 +17,10 @@ from django_workpool.execution import workers
 from django_workpool.loop.context import PAUSED_CALLBACKS, Iteration
 from django_workpool.loop.fleet import Placement
 from django_workpool.loop.memory import Depth
-from django_workpool.models import Archive, Attempt, Globals, PendingStart, RunningWork, RunStatus, Work, Worker
+from django_workpool.models import Archive, Attempt, Globals, PendingStart, RunningWork, RunStatus, Tally, Work, Worker
 from django_workpool.types import Attempted, Lane, Outcome, Run
+from tests.tallied import counted
+from tests.tallied import kept as rows_of
 from tests.works.models import Event
 
 from . import functions
@@ -81,7 +83,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @initialize(limit=st.integers(0, MOST), first=batches)
     def begin(self, limit: int, first: dict[str, Any]) -> None:
-        for model in (*HOT, Attempt, Archive, Worker, Event):
+        for model in (*HOT, Attempt, Archive, Worker, Event, Tally):
             model._default_manager.all().delete()
         RunStatus.objects.update(state="idle", segment=0, saturated=False)
         functions.calls.clear()
@@ -263,6 +265,7 @@ class PoolMachine(RuleBasedStateMachine):
         effects = list(Event.objects.values_list("key", flat=True))
         assert len(effects) == len(set(effects))
         assert set(effects) <= set(map(str, kept)), "called before the end"
+        assert counted() == rows_of(USING)
 
     def teardown(self) -> None:
         """Let everything end: no work is lost, none ends twice, and every callback has been called."""

@@ -51,6 +51,10 @@ class WorksConfig(AppConfig):
             from . import receivers
 
             receivers.connect()
+        if path := os.environ.get("WORKPOOL_TEST_TRACES"):
+            from . import traces
+
+            traces.begin(path)
         if where := os.environ.get(DIE_AT_BATCH_VARIABLE):
             _die_at_batch(where)
         if once := os.environ.get(ONCE_VARIABLE):

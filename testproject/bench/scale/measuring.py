@@ -13,13 +13,13 @@ from django.test import override_settings
 
 from django_workpool import Workpool, call, enqueue
 from django_workpool.complete import complete_many
+from django_workpool.configuration import create_rows
 from django_workpool.database import database
 from django_workpool.execution import workers
 from django_workpool.loop.fleet import Fleet, Room, WorkerInfo
 from django_workpool.loop.iteration import run_iteration
 from django_workpool.loop.memory import PoolMemory
 from django_workpool.models import InternalState, RunStatus
-from django_workpool.pools import create_rows
 from django_workpool.runner.lead import Leadership
 from django_workpool.types import Attempted, LoopState, Outcome, Run
 from testproject.bench import place, tasks
