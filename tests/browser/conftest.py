@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.hashers import MD5PasswordHasher
-from django.contrib.auth.models import Permission, User
 from selenium.webdriver import Chrome
 
 from ..conftest import MainProcess, StartMain
 from ..live import PATIENCE, Live, live_main, transactional_db
 from .chrome import Browser, NoBrowser, chromium
+from .common import account
 
 __all__ = ["transactional_db"]
 
@@ -70,17 +69,6 @@ def browser(chrome: Chrome, site: str) -> Iterator[Browser]:
     browser.reset()
     assert browser.errors() == []
     assert marked == ""
-
-
-def account(name: str, *codenames: str, superuser: bool = False) -> User:
-    """Return a member of the staff with these permissions, made if there is none; the password is the name."""
-    user, made = User.objects.get_or_create(username=name, defaults={"is_staff": True, "is_superuser": superuser})
-    if made:
-        # The project's own hasher takes a second where the machine is busy.
-        user.password = MD5PasswordHasher().encode(name, "salt")
-        user.save()
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="workpool", codename__in=codenames))
-    return user
 
 
 @pytest.fixture

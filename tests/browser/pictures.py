@@ -16,7 +16,8 @@ from django_workpool.models import Archive, Attempt, Batch, Globals, Periodic, R
 from ..conftest import StartMain
 from . import load
 from .chrome import PHONE, WIDE, Browser, chromium
-from .conftest import account, address, start_server
+from .common import account
+from .conftest import address, start_server
 
 #: Seconds of load before the first picture; it goes on while they are taken.
 BEFORE = 20

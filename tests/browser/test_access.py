@@ -9,8 +9,7 @@ from django_workpool.models import Archive, Globals, Work
 from ..live import result
 from ..works.tasks import fail
 from .chrome import Browser
-from .conftest import account
-from .test_works import later
+from .common import account, later
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -12,7 +12,7 @@ from django_workpool.models import Archive, Tally
 from ..live import result, results
 from ..works.tasks import fail, hold, note
 from .chrome import PHONE, WIDE, Browser
-from .test_works import later
+from .common import later
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

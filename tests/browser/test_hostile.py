@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.utils.safestring import mark_safe
-from selenium.common.exceptions import NoAlertPresentException
 
 from django_workpool import Workpool, periodic
 from django_workpool.models import Archive, Attempt
@@ -15,14 +14,11 @@ from ..live import Live, result
 from ..works.tasks import ended, fail, note
 from . import payloads
 from .chrome import Browser
+from .common import assert_harmless
 from .crawl import walk
 from .settings import WORKPOOLS
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
-
-#: Elements that only the hostile texts would make.
-MADE = "img[src='x'], [onerror], [onfocus], script:not([src]):not([type='application/json'])"
-LATER = timedelta(days=1)
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def hostile(live: Live, settings: object) -> Archive:
     failed, noted = named.enqueue(fail, text), named.enqueue(note, key=text)
     with pool.batch(name=text) as batch:
         batch.using(name=text).enqueue(fail, text)
-    pool.using(name=text, delay=LATER, unique=text).enqueue(note, key=text)
+    pool.using(name=text, delay=timedelta(days=1), unique=text).enqueue(note, key=text)
     periodic.schedule(text, note, cron="0 0 29 2 *", kwargs={"key": text}, pool=payloads.POOL)
     result(noted)
     return result(failed)
@@ -45,15 +41,6 @@ def hostile(live: Live, settings: object) -> Archive:
 def nothing_scheduled(live: Live) -> Iterator[None]:
     yield
     periodic.unschedule(payloads.ALL)
-
-
-def assert_harmless(browser: Browser, address: str) -> None:
-    """Assert that the page that is open has made nothing of the texts but text."""
-    with pytest.raises(NoAlertPresentException):
-        browser.driver.switch_to.alert.dismiss()
-    assert browser.script("return window.__xss") is None, address
-    assert [one.get_attribute("outerHTML") for one in browser.all(MADE)] == [], address
-    assert browser.errors() == [], address
 
 
 def test_no_page_runs_what_an_attacker_wrote(operator: Browser, hostile: Archive) -> None:

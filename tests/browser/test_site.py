@@ -3,7 +3,7 @@
 import pytest
 
 from .chrome import Browser
-from .conftest import account
+from .common import account
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -12,17 +12,12 @@ from django_workpool.models import Archive, Work
 from ..live import result, results, texts
 from ..works.tasks import fail, fail_once, note
 from .chrome import Browser
+from .common import later
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 WORKS, FINISHED = "/admin/workpool/work/", "/admin/workpool/archive/"
 FILTERS = "#changelist-filter"
-LATER = timedelta(days=1)
-
-
-def later(name: str, pool: str = "default") -> uuid.UUID:
-    """Enqueue a work that waits."""
-    return Workpool(pool).using(delay=LATER, name=name).enqueue(note, name)
 
 
 def shown(browser: Browser) -> set[str]:

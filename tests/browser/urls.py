@@ -17,5 +17,6 @@ def hostile(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("favicon.ico", icon),
     path("hostile/", hostile),
+    path("site/", include("tests.works.site")),
     path("", include("testproject.urls")),
 ]
