@@ -7,7 +7,7 @@ from .chrome import Browser
 
 #: Pages in all. More would be a walk without an end.
 PAGES_MAX = 80
-_ID = re.compile(r"/[0-9a-fA-F_-]*\d[0-9a-fA-F_-]*(?=/)")
+_ROW = re.compile(r"/[^/]+(?=/(?:change|delete|history)/)")
 LINKS = "return Array.from(document.querySelectorAll('a[href]'), link => link.href)"
 
 
@@ -23,7 +23,8 @@ def walk(browser: Browser, begin: str, below: str) -> Iterator[str]:
         yield address
         for link in browser.script(LINKS):
             inside = link.removeprefix(browser.site).partition("#")[0]
-            kind = _ID.sub("/ID", inside.partition("?")[0])
-            if inside.startswith(below) and kind not in seen:
+            kind = _ROW.sub("/ROW", inside.partition("?")[0])
+            # What was done with a row is told by Django's own page.
+            if inside.startswith(below) and kind not in seen and not kind.endswith("/history/"):
                 seen.add(kind)
                 ahead.append(inside)
