@@ -7,7 +7,7 @@ import typing as _typing
 
 from .batch_values import BatchResult, BatchStatus
 from .callbacks import on_batch_complete
-from .current_work import CurrentWork, current
+from .current_work import CurrentWork, current, progress
 from .exceptions import (
     InvalidWork,
     NoCurrentWork,
@@ -20,6 +20,7 @@ from .exceptions import (
     WorkTimeout,
 )
 from .functions import action, mutation, on_complete, query
+from .progress_values import Progress
 from .types import OnCompleteArgs, RetryBehavior, RunResult, Status
 
 if _typing.TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "NoCurrentWork",
     "NonRetryableError",
     "OnCompleteArgs",
+    "Progress",
     "RetryBehavior",
     "RunResult",
     "Status",
@@ -54,6 +56,7 @@ __all__ = [
     "mutation",
     "on_batch_complete",
     "on_complete",
+    "progress",
     "query",
 ]
 

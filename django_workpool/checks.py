@@ -14,7 +14,7 @@ from django.core.checks import Warning as Warned
 from django.db import DatabaseError, connections, router, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper as SQLite
 
-from . import conf, health
+from . import conf, health, masks
 from .exceptions import WorkpoolSettingsError
 from .loop.fleet import Fleet, Room
 from .models import Globals, Work
@@ -39,6 +39,15 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         conf.pools()
     except WorkpoolSettingsError as error:
         return [Error(str(error), id="workpool.E001")]
+    return []
+
+
+def check_mask(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """workpool.E003: WORKPOOL_ADMIN_MASK cannot be used: the admin hides all payloads."""
+    try:
+        masks.mask()
+    except WorkpoolSettingsError as error:
+        return [Error(str(error), id="workpool.E003")]
     return []
 
 
@@ -212,7 +221,7 @@ def _check_migrations(alias: str) -> list[CheckMessage]:
 
 def register_checks() -> None:
     """Register the checks; twice changes nothing."""
-    for check in (check_settings, check_routers, check_direct, check_sqlite, check_connection_pool):
+    for check in (check_settings, check_mask, check_routers, check_direct, check_sqlite, check_connection_pool):
         register(check)
     for check_rows in (check_health, check_limits, check_migrations, check_periodic):
         register(check_rows, Tags.database)

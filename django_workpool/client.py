@@ -12,7 +12,7 @@ from typing import Any
 from django.db import transaction
 
 from . import conf, eventlog, functions, keys, serialization, tracing
-from .database import NewWork, database
+from .database import Database, NewWork, database
 from .database.rows import STANDS
 from .exceptions import InvalidWork, WorkExists
 from .functions import Registered
@@ -20,6 +20,7 @@ from .ids import new_work_id, parse_work_id, parse_work_ids
 from .kick import Source, kick_after_commit
 from .models import Archive
 from .options import CheckedOptions
+from .progress_values import Progress
 from .signals import is_heard, work_enqueued
 from .types import Call, Follow, Lane, ResultKind, RunResult, Status, WorkState
 
@@ -197,21 +198,28 @@ def _status_chunk(pool: str, ids: list[uuid.UUID]) -> dict[uuid.UUID, Status]:
     db = database(using)
     among, param = db.among("w.id", ids)
     rows = db.fetch(
-        "SELECT w.id, w.attempts, s.id, c.follow FROM {Work} w LEFT JOIN {PendingStart} s ON s.work_id = w.id "
-        f"LEFT JOIN {{PendingCompletion}} c ON c.work_id = w.id WHERE w.pool = %s AND {among}",
+        "SELECT w.id, w.attempts, s.id, c.follow, p.done, p.total, p.said FROM {Work} w LEFT JOIN {PendingStart} s ON s.work_id = w.id "
+        "LEFT JOIN {PendingCompletion} c ON c.work_id = w.id LEFT JOIN {RunningWork} r ON r.work_id = w.id "
+        f"LEFT JOIN {{Progress}} p ON p.work_id = w.id AND p.token = r.id WHERE w.pool = %s AND {among}",
         [pool, param],
     )
     found = {}
-    for work_id, attempts, start, follow in rows:
+    for work_id, attempts, start, follow, *said in rows:
         waits = start is not None or follow in (Follow.RETRY, Follow.RETURN)
         state = WorkState.PENDING if waits else WorkState.RUNNING
-        found[db.read_uuid(work_id)] = Status(state=state, previous_attempts=attempts)
+        found[db.read_uuid(work_id)] = Status(state=state, previous_attempts=attempts, progress=None if waits else _progress(db, *said))
     gone = [work_id for work_id in ids if work_id not in found]
     kept = Archive.objects.using(using).filter(pool=pool, id__in=gone) if gone else Archive.objects.none()
     results: dict[uuid.UUID, RunResult] = {
         work_id: stored_result(kind, value, error) for work_id, kind, value, error in kept.values_list("id", "kind", "value", "error")
     }
     return found | {work_id: Status(state=WorkState.FINISHED, result=results.get(work_id)) for work_id in gone}
+
+
+def _progress(db: Database, done: float | None, total: float | None, said: Any) -> Progress | None:
+    if done is None or total is None:
+        return None
+    return Progress(done=done, total=total, said=db.read_moment(said, db.connection.timezone))
 
 
 def stored_result(kind: str, value: str, error: str) -> RunResult:

@@ -80,18 +80,22 @@ def retry(pool: str, work_id: object) -> bool:
 
 def retry_callback(pool: str, work_id: object) -> bool:
     """Let the exhausted callback of a finished work, or of a batch, run again; return whether it will."""
+    exhausted = exhausted_callback(pool, work_id)
+    return exhausted is not None and retry(pool, exhausted)
+
+
+def exhausted_callback(pool: str, work_id: object) -> uuid.UUID | None:
+    """Return the callback work of a finished work, or of a batch, that has failed for good; None if there is none."""
     conf.pool(pool)
-    parsed = parse_work_id(work_id)
-    using = conf.database_alias(pool)
+    parsed, using = parse_work_id(work_id), conf.database_alias(pool)
     if parsed is None:
-        return False
+        return None
     fate = Archive.objects.using(using).filter(id=parsed).values_list("callback", flat=True).first()
     # A work that was retried may have an exhausted callback of an earlier end: that is not what is asked for.
     if fate not in (None, CallbackState.FAILED):
-        return False
+        return None
     exhausted = Archive.objects.using(using).filter(kind=ResultKind.FAILED, fn_type=FnType.CALLBACK, callback_of=parsed, pool=pool)
-    last = exhausted.order_by("-finished").values_list("id", flat=True).first()
-    return last is not None and retry(pool, last)
+    return exhausted.order_by("-finished").values_list("id", flat=True).first()
 
 
 def requeue(pool: str, work_ids: Iterable[object]) -> Requeued:
@@ -109,6 +113,14 @@ def requeue(pool: str, work_ids: Iterable[object]) -> Requeued:
         whole.refused.update(done.refused)
         whole.holders.update(done.holders)
     return whole
+
+
+def look(pool: str, work_ids: Iterable[object]) -> Requeued:
+    """Return what ``requeue`` would do now, and do nothing. Keys are not looked at."""
+    conf.pool(pool)
+    db, ids = database(conf.database_alias(pool)), parse_work_ids(work_ids)
+    refused = _refused(db, pool, ids, list(Archive.objects.using(db.using).filter(id__in=ids, pool=pool)))
+    return Requeued(taken=sorted(set(ids) - set(refused)), refused=refused)
 
 
 def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:

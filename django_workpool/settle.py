@@ -43,11 +43,6 @@ class LockedWork(NamedTuple):
     batch_id: uuid.UUID | None
     trace: str
 
-    @property
-    def lane(self) -> Lane:
-        """Where it waits and runs."""
-        return Lane.CALLBACK if self.fn_type == FnType.CALLBACK else Lane.WORK
-
 
 class Verdict(NamedTuple):
     """What an attempt's outcome means for its work."""

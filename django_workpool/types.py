@@ -9,6 +9,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 from .exceptions import InvalidWork
+from .progress_values import Progress
 
 #: Longest accepted backoff: later than that nobody waits for a retry.
 MAX_BACKOFF = timedelta(days=365)
@@ -218,6 +219,8 @@ class Status:
     previous_attempts: int = 0
     #: The archived result of finished work; None while it is not finished, or no longer kept.
     result: RunResult | None = None
+    #: How far a running work's function says that it has come; None if it does not say it.
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class Verdict:
 def main(arguments: list[str]) -> int:
     """Run both suites, print one line with both verdicts, and return the exit code."""
     signal.signal(signal.SIGTERM, _exit)
+    # A shell lets what it starts in the background ignore interrupts; the tests, and what they start, are to hear them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if ALONE in arguments:
         return _run_on_mariadb([one for one in arguments if one != ALONE])
     with tempfile.TemporaryFile() as later, ThreadPoolExecutor(1) as beside:

@@ -88,7 +88,8 @@ def session() -> dict[str, Any]:
         state["prepared"] = sql("SELECT name FROM pg_prepared_statements")
         state["locks"] = sql("SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
         state["channels"] = sql("SELECT pg_listening_channels()")
-        state["temporary"] = sql("SELECT relname FROM pg_class WHERE relpersistence = 't'")
+        # Its own only: what a closed session had is there until the server has seen its end.
+        state["temporary"] = sql("SELECT relname FROM pg_class WHERE relpersistence = 't' AND relnamespace = pg_my_temp_schema()")
         return state
     if MYSQL:
         state = {name: sql(f"SELECT {name}") for name in MYSQL_SETTINGS}

@@ -1,5 +1,7 @@
 """System checks: each says exactly what to set, and none connects."""
 
+from typing import Any
+
 import pytest
 from django.core import checks
 from django.db import connections
@@ -10,6 +12,7 @@ from django_workpool.checks import (
     check_direct,
     check_health,
     check_limits,
+    check_mask,
     check_migrations,
     check_settings,
     check_sqlite,
@@ -145,3 +148,10 @@ def test_a_database_without_the_tables_or_one_that_is_away_is_no_matter_of_the_c
     with pytest.raises(Unasked, match="Run: manage.py migrate"):
         examine("default")
     assert check_health(None, databases=["default"]) == []
+
+
+def test_a_mask_that_cannot_be_used_is_told(settings: Any) -> None:
+    assert check_mask(None) == []
+    settings.WORKPOOL_ADMIN_MASK = "nowhere.mask"
+    (told,) = check_mask(None)
+    assert told.id == "workpool.E003" and "'nowhere.mask', which cannot be imported" in told.msg

@@ -80,8 +80,7 @@ def test_pruning_takes_a_piece_of_a_turn_and_goes_on_where_it_was(monkeypatch: p
     monkeypatch.setattr(archive, "prune", prune)
     monkeypatch.setattr(archive, "overdue", lambda using: next(looks))
     monkeypatch.setattr(batches, "overdue", lambda using: [])
-    for sweep in one._sweeps.values():
-        monkeypatch.setattr(sweep, "prune", lambda: False)
+    monkeypatch.setattr(one, "_sweeps", dict.fromkeys(one._sweeps, lambda: False))
     for turn in range(3):
         one.prune()
         assert pruned == pools[: turn + 1]

@@ -19,12 +19,14 @@ from django.urls import reverse
 
 import django_workpool
 from django_workpool import Workpool, call, conf, configuration, eventlog, periodic
+from django_workpool.admin import looks
 from django_workpool.apps import create_rows
 from django_workpool.checks import check_direct, check_routers, check_settings, check_sqlite
+from django_workpool.database import database
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import shared
 from django_workpool.execution.shared import SharedThread
-from django_workpool.models import Globals, InternalState, Lead, Periodic, RunStatus, Work
+from django_workpool.models import Globals, InternalState, Lead, PendingCancelation, Periodic, RunStatus, Tally, Work
 from django_workpool.periodic_checks import check_periodic
 from django_workpool.routers import WorkpoolRouter
 from django_workpool.runner import drain
@@ -305,6 +307,26 @@ def where(name: str) -> dict[str, list[str]]:
     return {alias: list(Periodic.objects.using(alias).filter(name=name).values_list("pool", flat=True)) for alias in ("default", SECOND)}
 
 
+def test_the_dashboard_shows_one_database_at_a_time(second: str, settings: Any, admin_client: Client) -> None:
+    settings.WORKPOOLS, settings.DATABASE_ROUTERS = TWO, [SHIPPED]
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    looks.forget()
+    Workpool("far").enqueue(tasks.note, "there")
+    minute = int(database(SECOND).clock_ms() // 60_000)
+    for using, pool, number in (("default", "default", 3), (SECOND, "far", 40)):
+        Tally.objects.using(using).create(pool=pool, minute=minute - 2, succeeded=number)
+    told = {}
+    for using in ("default", SECOND):
+        answer = admin_client.get(reverse("admin:workpool_dashboard_data"), {"database": using}).json()
+        told[using] = {one["pool"]: (one["waiting"], one["total"]["succeeded"]) for one in answer["pools"]}
+    assert (told["default"]["default"], told[SECOND]) == ((0, 3), {"far": (1, 40)})
+    (work,) = admin_client.get(reverse("admin:workpool_dashboard_waiting"), {"database": SECOND, "pool": "far"}).json()["works"]
+    assert admin_client.get(work["url"]).status_code == 200
+    page = admin_client.get(reverse("admin:workpool_dashboard"), {"database": SECOND}).content.decode()
+    assert f'<option value="{SECOND}" selected>' in page and '<option value="default">' in page
+    looks.forget()
+
+
 def test_a_periodic_work_is_in_the_database_of_its_pool(second: str, settings: Any, admin_client: Client) -> None:
     settings.DATABASE_ROUTERS = [SHIPPED]
     settings.WORKPOOLS = TWO
@@ -409,6 +431,27 @@ def test_the_admin_shows_each_database(second: str, settings: Any, admin_client:
     assert str(far) in admin_client.get(page).content.decode()
     settings.WORKPOOLS = {"default": {}}
     assert "?database=" not in admin_client.get(page).content.decode()
+
+
+def test_what_is_done_from_the_admin_is_done_in_the_shown_database(second: str, settings: Any, admin_client: Client) -> None:
+    settings.DATABASE_ROUTERS = [SHIPPED]
+    settings.WORKPOOLS = TWO
+    call_command("migrate", "workpool", database=SECOND, verbosity=0)
+    home, listed, single = Workpool().enqueue(tasks.note, "home"), *Workpool("far").enqueue_many(tasks.note, [call("a"), call("b")])
+    page = reverse("admin:workpool_work_changelist") + "?database=second"
+    chosen = {"action": "cancel", "index": 0, "_selected_action": [str(home), str(listed)]}
+    assert admin_client.post(page, chosen)["Location"] == page
+    assert list(PendingCancelation.objects.using(SECOND).values_list("work_id", flat=True)) == [listed]
+    detail = reverse("admin:workpool_work_change", args=[single]) + "?_changelist_filters=database%3Dsecond"
+    button = reverse("admin:workpool_work_act", args=[single, "cancel"]) + "?_changelist_filters=database%3Dsecond"
+    assert button in admin_client.get(detail).content.decode()
+    assert admin_client.post(button)["Location"] == detail
+    assert set(PendingCancelation.objects.using(SECOND).values_list("work_id", flat=True)) == {listed, single}
+    assert not PendingCancelation.objects.using("default").exists()
+    # The pool has moved meanwhile: its function would act on the other database.
+    settings.WORKPOOLS = {"default": {}, "far": {}, "there": {"DATABASE": SECOND}}
+    told = admin_client.post(page, {**chosen, "_selected_action": [str(single)]}, follow=True).content.decode()
+    assert "the settings have the pool &#x27;far&#x27; in another database" in told
 
 
 # One process ----------------------------------------------------------------------------------------------------------

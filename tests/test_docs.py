@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import re
 import sys
 import types
@@ -12,9 +13,12 @@ import pytest
 from django.core.management import load_command_class
 
 import django_workpool
-from django_workpool import conf, eventlog
+from django_workpool import Progress, conf, eventlog
 from django_workpool.options import EnqueueOptions
 from django_workpool.pools import Workpool
+from django_workpool.prometheus import WorkpoolCollector
+from django_workpool.site import status_url
+from django_workpool.templatetags.workpool import workpool_progress
 from django_workpool.types import RetryBehavior
 
 from .works import tasks
@@ -24,6 +28,11 @@ PACKAGE = Path(django_workpool.__file__).parent
 README = (ROOT / "README.md").read_text()
 MAINTAINERS = (PACKAGE / "README.md").read_text()
 SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+
+
+def workpool_progress_options() -> list[str]:
+    """Return what the template tag takes, its context left out."""
+    return [name for name in inspect.signature(workpool_progress).parameters if name != "context"]
 
 
 @pytest.mark.parametrize("key", conf._KEYS)
@@ -37,14 +46,34 @@ def test_each_check_is_in_the_manual(check: str) -> None:
 
 
 def test_each_option_of_the_command_is_in_the_manual() -> None:
-    def options(name: str, app: str) -> set[str]:
-        parser = load_command_class(app, name).create_parser("manage.py", name)
-        return {option for action in parser._actions for option in action.option_strings}
-
-    declared = options("workpool_main", "django_workpool") - options("check", "django.core")
+    declared = options_of("django_workpool", "workpool_main") - options_of("django.core", "check")
     assert {"--threads", "--pool", "--drain", "--grace"} <= declared
     for option in declared:
         assert f"`{option}" in README or option == "--skip-checks"
+
+
+@pytest.mark.parametrize("name", [*inspect.signature(status_url).parameters, *workpool_progress_options()])
+def test_each_option_of_the_links_and_of_the_bar_is_in_the_manual(name: str) -> None:
+    section = README.partition("## Progress, and pages that show it")[2].partition("\n## ")[0]
+    assert re.search(rf"\b{name}(?:=| |\))", section)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Progress)] + ["fraction"])
+def test_what_is_told_of_progress_is_in_the_manual(field: str) -> None:
+    assert f"`{field}`" in README
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "management" / "commands").glob("workpool_*.py")), ids=lambda path: path.stem)
+def test_each_command_and_its_options_are_in_the_manual(path: Path) -> None:
+    assert f"`{path.stem}" in README
+    common = options_of("django.core", "check") | {"--skip-checks"}
+    for option in options_of("django_workpool", path.stem) - common:
+        assert option in README, option
+
+
+def options_of(app: str, name: str) -> set[str]:
+    parser = load_command_class(app, name).create_parser("manage.py", name)
+    return {option for action in parser._actions for option in action.option_strings}
 
 
 @pytest.mark.parametrize("option", EnqueueOptions.__annotations__)
@@ -97,6 +126,16 @@ def test_the_manual_names_no_event_that_is_none() -> None:
     assert set(EVENTS) == {event for event, _, _ in calls_of_events()}
 
 
+def test_each_metric_is_in_the_manual_with_its_labels() -> None:
+    rows = re.findall(r"^\| (`workpool_\w+`.*?) \| (\w+) \|(.*?)\| .* \|$", README, re.MULTILINE)
+    told = {name: (kind, re.findall(r"`(\w+)`", labels)) for names, kind, labels in rows for name in re.findall(r"`(\w+)`", names)}
+    has = {}
+    for metric in WorkpoolCollector().describe():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        has[name] = (metric.type, [label for label in metric._labelnames if label != "database"])
+    assert told == has
+
+
 def test_the_maintainers_manual_names_each_room_and_stays_short() -> None:
     assert MAINTAINERS.count("\n") <= 200
     for path in PACKAGE.rglob("*.py"):
@@ -145,3 +184,14 @@ def test_the_level_of_events_follows_the_rows(caplog: pytest.LogCaptureFixture) 
     finally:
         eventlog.set_levels("default", {"default": ""})
     assert [record.getMessage().split()[0] for record in caplog.records] == ["event=wedged"]
+
+
+def test_what_the_manual_says_of_the_dashboard_is_so() -> None:
+    from django.urls import reverse
+
+    from django_workpool.admin import looks, overview
+
+    told = README.partition("## The dashboard")[2].partition("\n## ")[0]
+    assert f"`{reverse('admin:workpool_dashboard')}`" in told
+    assert f"its {overview.WAITING_MAX} oldest works" in told
+    assert (looks.NOW_FOR, [window.step for window in looks.WINDOWS.values()]) == (1, [1, 15, 120]), "for a second, 15 seconds, two minutes"

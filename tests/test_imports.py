@@ -1,6 +1,7 @@
 """The runnable project's app: files, the view, the pages, and what the pool runs."""
 
 import os
+import re
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ from django.test import Client
 from django.urls import reverse
 
 from django_workpool.models import PendingStart, Work
+from django_workpool.testing import run_work
 from django_workpool.types import OnCompleteArgs, ResultKind, RunResult
 from testproject.imports import files, intake
+from testproject.imports.intake import take_in
 from testproject.imports.models import FoundFile, Import, ImportedFile
-from testproject.imports.progress import progress
-from testproject.imports.tasks import file_done, read_file
+from testproject.imports.progress import NEXT, progress
+from testproject.imports.tasks import file_done
 
 from .odd_files import ODD_NAMES, digest, expected, make_folder
 
@@ -203,7 +206,7 @@ def test_file_done_writes_the_row_of_its_file(folder: Path) -> None:
     made = intake.take_in(str(folder))
     found = made.found.get(path="sub/deeper/large.bin")
 
-    file_done(done(found, RunResult(kind=ResultKind.SUCCESS, value=read_file(made.folder, found.path))))
+    file_done(done(found, RunResult(kind=ResultKind.SUCCESS, value=files.read(made.folder, found.path))))
 
     row = ImportedFile.objects.get()
     assert (row.parent, row.work_id, row.path, row.ok) == (made, found.work_id, found.path, True)
@@ -221,3 +224,24 @@ def test_a_path_longer_than_an_index_takes_has_its_row() -> None:
     file_done(done(found, RunResult(kind=ResultKind.FAILED, error="gone")))
 
     assert ImportedFile.objects.get().path == path
+
+
+@pytest.mark.django_db
+def test_the_detail_page_follows_the_files_that_are_not_read_yet(client: Client, folder: Path) -> None:
+    made = take_in(str(folder))
+    page = client.get(reverse("imports:detail", args=[made.pk])).content.decode()
+    shown = re.findall(r'data-status="([^"]+)"', page)
+    assert len(shown) == NEXT < made.total and "django_workpool/progress.js" in page
+    assert client.get(shown[0]).json() == {"state": "pending", "kind": None, "progress": None}
+    run_work("imports")
+    page = client.get(reverse("imports:detail", args=[made.pk])).content.decode()
+    assert "data-status" not in page and "progress.js" not in page
+
+
+@pytest.mark.django_db
+def test_reading_a_file_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK", 4)
+    (tmp_path / "a").write_bytes(b"ten bytes!")
+    (tmp_path / "b").write_bytes(b"")
+    take_in(str(tmp_path))
+    assert [one.progress for one in run_work("imports")] == [((4, 10), (8, 10), (10, 10)), ()]

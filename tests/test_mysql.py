@@ -16,6 +16,7 @@ from django_workpool.complete import complete_many
 from django_workpool.database import database
 from django_workpool.database.looking import MySQLWatch
 from django_workpool.database_errors import aborts_transaction, is_away, is_conflict, is_connection_loss, lacks_table, may_pass
+from django_workpool.execution import limits
 from django_workpool.execution.isolation import Isolation
 from django_workpool.execution.mutations import FunctionLeftovers, perform_mutation
 from django_workpool.execution.statements import Effect, effect_of
@@ -110,6 +111,7 @@ def mutate(loop: Loop, function: Any) -> Any:
     try:
         return perform_mutation(USING, "here", run, isolation, lambda: False)
     finally:
+        limits.end(run)
         isolation.close()
 
 

@@ -27,6 +27,8 @@ def test_the_list_is_what_the_documentation_promises():
         "aenqueue",
         "call",
         "current",
+        "progress",
+        "Progress",
         "CurrentWork",
         "NoCurrentWork",
         "WorkTimeout",

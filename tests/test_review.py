@@ -14,7 +14,7 @@ from django_workpool.complete import committing, complete_many
 from django_workpool.database import database
 from django_workpool.database.parts import one_by_one
 from django_workpool.database_errors import may_pass
-from django_workpool.execution import workers
+from django_workpool.execution import limits, workers
 from django_workpool.execution.assignments import Assignments
 from django_workpool.execution.mutations import perform_mutation
 from django_workpool.execution.persist import persist
@@ -192,6 +192,7 @@ def test_a_mutation_whose_hook_raises_runs_once_and_is_told(monkeypatch: pytest.
             return function(5)
 
     assert perform_mutation(USING, "here", run, Hooked(), lambda: False) is None  # type: ignore[arg-type]
+    limits.end(run)
     assert calls == [5]
     assert Archive.objects.get(id=work_id).kind == "success"
 

@@ -89,7 +89,10 @@ def writes(tree: ast.AST) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from statements(node.value)
         elif isinstance(node, ast.JoinedStr):
-            yield from statements("".join(str(part.value) if isinstance(part, ast.Constant) else "?" for part in node.values))
+            found = list(statements("".join(str(part.value) if isinstance(part, ast.Constant) else "?" for part in node.values)))
+            yield from found
+            if any(isinstance(inner, ast.Attribute) and inner.attr == "upsert" for inner in ast.walk(node)):
+                yield from ((model, CHANGE) for model, act in found if act == INSERT)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name = node.func.attr
             model = root_model(node.func.value, variables)
@@ -137,6 +140,7 @@ def test_no_table_has_a_foreign_key_that_the_database_holds() -> None:
 FLOORS = [
     {
         "exceptions",
+        "progress_values",
         "types",
         "segments",
         "ids",
@@ -152,7 +156,7 @@ FLOORS = [
         "adapters",
         "tracing",
     },
-    {"conf", "models", "allowed", "functions", "permissions", "callbacks"},
+    {"conf", "models", "masks", "allowed", "functions", "permissions", "callbacks"},
     {"database", "eventlog", "options"},
     {"archive", "kick", "stats", "keys", "tallies"},
     {"settle", "configuration"},
@@ -167,6 +171,8 @@ FLOORS = [
         "admin",
         "management",
         "periodic_checks",
+        "site",
+        "templatetags",
         "pytest_plugin",
         "routers",
         "otel",

@@ -448,3 +448,22 @@ def test_the_report_is_of_works_only_and_counts_attempts(loop: Loop) -> None:
     report = loop.memory.report
     assert (report.completed, report.succeeded, report.failed, report.retries, report.canceled) == (3, 1, 0, 1, 1)
     assert Attempt.objects.count() == works()["failed_attempts"] == 2
+
+
+def test_a_pool_whose_due_works_have_all_been_placed_does_not_wait_for_room() -> None:
+    """What an iteration has chosen is no backlog, though its rows are still there when that is asked."""
+    loop = Loop(threads=2)
+    for function in (functions.act, functions.act_async):
+        Workpool().enqueue_many(function, [call()] * 2)
+    assert (loop.iterate().starved, RunningWork.objects.count()) == (False, 4)
+    Workpool().enqueue(functions.act)
+    assert loop.iterate().starved
+
+
+def test_works_of_several_priorities_are_begun_by_one_statement(loop: Loop) -> None:
+    ids = {number: Workpool().using(priority=number).enqueue(functions.act) for number in (5, -5, 0)}
+    with CaptureQueriesContext(connection) as captured:
+        it = loop.iterate()
+    assert len([one for one in captured if "INSERT" in one["sql"] and "workpool_runningwork" in one["sql"]]) == 1
+    assert [run.work_id for run in it.runs[loop.worker.id]] == [ids[5], ids[0], ids[-5]]
+    assert sorted(one.token for one in it.started) == [one.token for one in it.started]

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 
 from .. import conf
 
@@ -30,6 +32,21 @@ def shown_database(request: HttpRequest) -> str:
 def _home() -> str:
     home, aliases = conf.database_alias(), conf.database_aliases()
     return home if home in aliases else aliases[0]
+
+
+def address(using: str, name: str, *args: object, **query: object) -> str:
+    """Return an address of the admin that shows the same database.
+
+    Args:
+        using: The database's alias.
+        name: What stands behind ``admin:workpool_``.
+        *args: The row's key, for a page of details.
+        **query: What a list is filtered by.
+    """
+    found = reverse(f"admin:workpool_{name}", args=[quote(str(one)) for one in args])
+    if len(conf.database_aliases()) > 1:
+        query = {"_changelist_filters": urlencode({"database": using})} if args else {"database": using, **query}
+    return f"{found}?{urlencode(query)}" if query else found
 
 
 class DatabaseFilter(admin.SimpleListFilter):

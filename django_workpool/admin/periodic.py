@@ -174,3 +174,6 @@ def _shown(row: Periodic, ms: int | None) -> str:
         return periodic.moment(ms, zone(row.time_zone)).isoformat(sep=" ")
     except (WorkpoolError, OverflowError, ValueError, OSError):
         return f"{ms} ms"
+
+
+admin.site.register(Periodic, PeriodicAdmin)

@@ -2,7 +2,7 @@
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -184,11 +184,11 @@ class Database(Dialect, ABC):
         """
 
     @abstractmethod
-    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> Callable[[], dict[int, int]]:
         """Turn pending starts of one pool and lane into running rows, in this order, at a time of the database.
 
         Returns:
-            The token of each pending start.
+            What returns the token of each pending start: after the ``pipeline`` in which this is sent with others.
         """
 
     # Time -------------------------------------------------------------------------------------------------------

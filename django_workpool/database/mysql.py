@@ -6,7 +6,7 @@ MariaDB has (INSERT ... RETURNING) is used where it saves a statement.
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any
@@ -67,6 +67,12 @@ class MySQL(Database):
 
     def whole(self, number: str) -> str:
         return f"CAST({number} AS SIGNED)"
+
+    def real(self, text: str) -> str:
+        return f"({text} + 0e0)"
+
+    def upsert(self, key: str, columns: Sequence[str]) -> str:
+        return f"ON DUPLICATE KEY UPDATE {', '.join(f'{name} = VALUES({name})' for name in columns)}"
 
     def among(self, column: str, values: Sequence[int] | Sequence[uuid.UUID]) -> tuple[str, Any]:
         # The driver writes a tuple as a list in parentheses.
@@ -170,7 +176,7 @@ class MySQL(Database):
         self.execute(f"DELETE FROM {{Work}} WHERE {works}", [param])
         return {one.run.token for one in mine}
 
-    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> Callable[[], dict[int, int]]:
         ids, works, segments, workers = zip(*starts, strict=True)
         table, params = self.table(work_id=("uuid", works), segment=("bigint", segments), worker=("bigint", workers))
         insert = (
@@ -187,7 +193,7 @@ class MySQL(Database):
         among, param = self.among("id", ids)
         self.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
         tokens = {self.read_uuid(work_id): int(token) for work_id, token in begun}
-        return {one.id: tokens[one.work_id] for one in starts}
+        return lambda: {one.id: tokens[one.work_id] for one in starts}
 
     # Time -------------------------------------------------------------------------------------------------------
 

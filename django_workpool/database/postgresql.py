@@ -1,7 +1,7 @@
 """PostgreSQL (psycopg 3): session locks, LISTEN / NOTIFY, one statement for an enqueue."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,11 +149,12 @@ class PostgreSQL(Database):
         statement = self.sql(_COMPLETE.replace("{table}", table).replace("{kept}", _KEPT if keep else ""))
         return {token for (token,) in sessions.fetch_prepared(self.connection, statement, params)}
 
-    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> Callable[[], dict[int, int]]:
         ids, *columns = zip(*starts, strict=True)
         arrays = [_array(kind, values) for kind, values in zip(("bigint", "uuid", "bigint", "bigint"), (ids, *columns), strict=True)]
         params = [self.sql("{RunningWork}"), *arrays, pool, lane, self.moment_param(started_ms), arrays[0]]
-        return dict(self.fetch(_BEGIN_RUNS, params))
+        sent = self.send(_BEGIN_RUNS, params)
+        return lambda: dict(sent.rows())
 
     def clock_ms(self) -> float:
         return float(self.fetch(f"SELECT {self.clock_ms_sql}")[0][0])

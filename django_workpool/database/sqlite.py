@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any
@@ -118,7 +118,7 @@ class SQLite(Database):
         self.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
         return tokens
 
-    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> dict[int, int]:
+    def begin_runs(self, pool: str, lane: int, starts: Sequence[Start], started_ms: float) -> Callable[[], dict[int, int]]:
         ids, works, segments, workers = zip(*starts, strict=True)
         table, params = self.table(work_id=("uuid", works), segment=("bigint", segments), worker=("bigint", workers))
         begun = self.fetch(
@@ -129,7 +129,7 @@ class SQLite(Database):
         among, param = self.among("id", ids)
         self.execute(f"DELETE FROM {{PendingStart}} WHERE {among}", [param])
         tokens = dict(begun)
-        return {one.id: tokens[one.work_id.hex] for one in starts}
+        return lambda: {one.id: tokens[one.work_id.hex] for one in starts}
 
     def clock_ms(self) -> float:
         return time.time() * 1000 + self.ahead_ms

@@ -161,6 +161,7 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
     isolation = _ChildIsolation(setup["home"])
     leads = False
     kick.listen(setup["using"], lambda hint: leads and hint.kind == "ended")
+    _keep_board(parent, setup["using"])
     parent.cancel, limits.on_call = cancel, lambda run, calls: parent.tell(token=run.token, calls=calls)
     parent.tell(ready=True)
     while (frame := runs.get()) is not None:
@@ -181,3 +182,15 @@ def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> N
         canceled.clear()
         parent.tell(token=run.token, outcome=outcome, signals=frames(notices))
     isolation.close()
+
+
+def _keep_board(parent: Parent, using: str) -> None:
+    """Let the parent write what functions say of their progress: a connection for each child would be too many."""
+    from . import progress
+
+    def bring(taken: Sequence[progress.Said]) -> None:
+        for one in taken:
+            parent.tell(token=one.token, said=[one.done, one.total])
+
+    board = progress.Board(using, bring)
+    threading.Thread(target=board.run, args=(threading.Event(),), name="workpool-progress", daemon=True).start()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from .. import eventlog, tracing
 from ..types import Failure, FnType, Outcome, Run
+from . import progress
 from .frames import Frame, Lines, pack, run_frame, unpack
 from .isolation import working_folder
 from .limits import CANCELED, TIMEOUT
@@ -130,7 +131,13 @@ class Child:
         self.send({"run": run_frame(run), "level": eventlog.level_of(run.pool), "leads": leads})
 
     def note(self, frame: Frame) -> bool:
-        """Note that it calls the function, or does so no more, if that is what it says. The timeout counts from the first call."""
+        """Note what it says of the run before its end, if that is what it says: how far it has come, that it calls the function or no more.
+
+        The timeout counts from the first call.
+        """
+        if "said" in frame and self.run is not None:
+            progress.put(self.run.pool, progress.Said(self.run.work_id, self.run.token, *frame["said"]))
+            return True
         if "calls" not in frame:
             return False
         self._calls = frame["calls"]

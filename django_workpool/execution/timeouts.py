@@ -31,6 +31,9 @@ STOP_GRACE = 5.0
 LOOK_EVERY = 3600.0
 #: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares.
 FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool"})
+#: Nor in functions that swallow whatever is raised in them: theirs would go on, and nothing would interrupt it again. Not all of that
+#: driver's code: a function that works with its database is in it nearly whenever the watchman has a chance to look.
+SWALLOWING = frozenset({("pymysql.connections", "_force_close"), ("pymysql.connections", "ping")})
 #: Seconds for which it waits at most until a function has left such code, and between two looks.
 LEAVE_TIME, LEAVE_EVERY = 1.0, 0.002
 
@@ -70,7 +73,8 @@ class Shot:
         """Return whether the thread is in code that should not be torn apart. While this is asked, it stays where it is."""
         frame = sys._current_frames().get(self.thread)
         while frame is not None and frame.f_code not in (visit.__code__, call_for.__code__, Timeout.call.__code__):
-            if str(frame.f_globals.get("__name__")).partition(".")[0] in FRAGILE:
+            module = str(frame.f_globals.get("__name__"))
+            if module.partition(".")[0] in FRAGILE or (module, frame.f_code.co_name) in SWALLOWING:
                 return True
             frame = frame.f_back
         return False

@@ -17,7 +17,7 @@ from ..database_errors import lacks_table
 from ..exceptions import WorkpoolSettingsError
 from .reading import Look
 from .states import Health, LeaderHealth, PoolHealth, Reason, WorkerHealth, shortened
-from .waiting import Why, WhyCode, why
+from .waiting import Why, WhyCode, look_at, why, why_due, why_later
 
 __all__ = [
     "Health",
@@ -31,8 +31,11 @@ __all__ = [
     "examine",
     "examine_all",
     "look",
+    "look_at",
     "shortened",
     "why",
+    "why_due",
+    "why_later",
 ]
 
 #: Seconds between two looks that must agree on a fault: longer than a process that lives needs to find what it has missed.
@@ -55,7 +58,11 @@ def examine(using: str, pools: Sequence[str] | None = None) -> Health:
     if not first.problems:
         return first
     time.sleep(AGAIN_AFTER)
-    second = look(using, pools)
+    return confirmed(first, look(using, pools))
+
+
+def confirmed(first: Health, second: Health) -> Health:
+    """Return the second of two looks, with what only one of them has found left out. They are ``AGAIN_AFTER`` or more apart."""
     before = {one.pool: one for one in first.pools if one.reason.is_fault}
     kept = tuple(
         one if not one.reason.is_fault or _agree(before.get(one.pool), one) else replace(one, reason=Reason.OK) for one in second.pools
@@ -86,8 +93,13 @@ def _agree(before: PoolHealth | None, now: PoolHealth) -> bool:
     return before is not None and (now.reason is not Reason.STALLED or before.head == now.head)
 
 
-def look(using: str, pools: Sequence[str] | None = None) -> Health:
+def look(using: str, pools: Sequence[str] | None = None, most: int | None = None) -> Health:
     """Take one look, on a thread with a connection of the pool's own: with its planner's options and time-outs, whatever the caller's does.
+
+    Args:
+        using: The database.
+        pools: Only these; None for all.
+        most: Rows that a count of a pool counts at most; None for what many pools leave each.
 
     Raises:
         Unasked: see ``examine``.
@@ -96,7 +108,7 @@ def look(using: str, pools: Sequence[str] | None = None) -> Health:
 
     def ask() -> None:
         try:
-            answer.set_result(_look_here(using, pools))
+            answer.set_result(_look_here(using, pools, most))
         except BaseException as error:
             answer.set_exception(error)
 
@@ -112,11 +124,11 @@ def migrate_command(using: str) -> str:
     return "manage.py migrate" if using == DEFAULT_DB_ALIAS else f"manage.py migrate --database {using}"
 
 
-def _look_here(using: str, pools: Sequence[str] | None) -> Health:
+def _look_here(using: str, pools: Sequence[str] | None, most: int | None) -> Health:
     try:
         watch = database(using).watch()
         try:
-            return Look(database(using), _held(watch), pools).health()
+            return Look(database(using), _held(watch), pools, most=most).health()
         finally:
             watch.close()
     except (Error, OSError, WorkpoolSettingsError) as error:

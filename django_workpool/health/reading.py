@@ -4,6 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import cached_property
 
 from django.db.models import Count, Min
 from django.db.models.expressions import RawSQL
@@ -56,8 +57,6 @@ class Look:
         self.most = most or max(COUNT_EACH, min(stats.COUNT_MAX, COUNT_ALL // max(1, Globals.objects.using(db.using).count())))
         self.running = self._count_running()
         self.figures = stats.figures(db, int(self.now_ms // 100), self.most, pools)
-        self.heads = self._heads()
-        self.held_works = self._held_works()
 
     def health(self) -> Health:
         return Health(pools=self.pools(), leader=self.leader, workers=self._workers(), count_max=self.most)
@@ -132,7 +131,8 @@ class Look:
 
     # Pools ------------------------------------------------------------------------------------------------------
 
-    def _heads(self) -> dict[int, tuple[int, str]]:
+    @cached_property
+    def heads(self) -> dict[int, tuple[int, str]]:
         """Return the segment and the function of each lane's oldest due work, by the id of its pending start."""
         ids = [one for figures in self.figures for one in figures.oldest if one is not None]
         if not ids:
@@ -145,7 +145,8 @@ class Look:
         )
         return {start: (segment, path) for start, segment, path in rows}
 
-    def _held_works(self) -> dict[str, Held]:
+    @cached_property
+    def held_works(self) -> dict[str, Held]:
         using = self.db.using
         # Not every database takes a LIMIT behind an IN, but one further inside.
         held = f"SELECT id FROM {{Work}} WHERE held_since IS NOT NULL AND NOT canceled LIMIT {stats.COUNT_MAX}"

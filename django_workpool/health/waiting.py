@@ -87,7 +87,7 @@ def why(using: str, work_ids: Iterable[object]) -> dict[uuid.UUID, Why]:
     for start in range(0, len(wanted), CHUNK):
         found |= _chunk(db, wanted[start : start + CHUNK], due)
     if due:
-        found |= _why_due(db, due)
+        found |= why_due(db, due, look_at(db, due))
     return {work_id: found[work_id] for work_id in wanted}
 
 
@@ -118,7 +118,7 @@ def _chunk(db: Database, ids: Sequence[uuid.UUID], due: dict[uuid.UUID, tuple[di
         elif segment is None:
             found[work_id] = _why(work, WhyCode.SOON, "it has just ended a run, or is just about to start")
         elif segment > now and work["held_since"] is None:
-            found[work_id] = _later(work, db.moment(segment_ms(segment)))
+            found[work_id] = why_later(work, segment)
         else:
             due[work_id] = work, segment
     return found
@@ -143,7 +143,9 @@ def _runs(work: dict[str, Any], row: RunningWork, workers: Mapping[int, Worker],
     return _why(work, WhyCode.RUNS, text, since=row.started)
 
 
-def _later(work: dict[str, Any], until: datetime) -> Why:
+def why_later(work: Mapping[str, Any], segment: int) -> Why:
+    """Return why a work is not started before its segment: given its columns ``id``, ``pool`` and ``attempts``."""
+    until = Database.moment(segment_ms(segment))
     if work["attempts"]:
         return _why(
             work, WhyCode.BACKOFF, f"attempt {work['attempts']} has failed, and the next one is due at {_shown(until)}", until=until
@@ -151,9 +153,19 @@ def _later(work: dict[str, Any], until: datetime) -> Why:
     return _why(work, WhyCode.LATER, f"it is not due before {_shown(until)}", until=until)
 
 
-def _why_due(db: Database, due: Mapping[uuid.UUID, tuple[dict[str, Any], int]]) -> dict[uuid.UUID, Why]:
-    """Return why due works are not started: what a look at their pools says of each."""
-    look = Look(db, None, sorted({work["pool"] for work, _ in due.values()}), most=COUNT_EACH)
+def look_at(db: Database, due: Mapping[uuid.UUID, tuple[Mapping[str, Any], int]]) -> Look:
+    """Look at the pools of due works."""
+    return Look(db, None, sorted({work["pool"] for work, _ in due.values()}), most=COUNT_EACH)
+
+
+def why_due(db: Database, due: Mapping[uuid.UUID, tuple[Mapping[str, Any], int]], look: Look) -> dict[uuid.UUID, Why]:
+    """Return why due works are not started: what a look at their pools says of each.
+
+    Args:
+        db: The database.
+        due: For each work its columns ``id``, ``pool``, ``fn_type``, ``func_path`` and ``held_since``, and its segment.
+        look: A look at their pools.
+    """
     figures = {one.pool: one for one in look.figures}
     found = {}
     for work_id, (work, segment) in due.items():
@@ -167,7 +179,7 @@ def _why_due(db: Database, due: Mapping[uuid.UUID, tuple[dict[str, Any], int]]) 
     return found
 
 
-def _told(look: Look, work: dict[str, Any], lane: Lane, reason: Reason, limit: int) -> Why:
+def _told(look: Look, work: Mapping[str, Any], lane: Lane, reason: Reason, limit: int) -> Why:
     pool, path = work["pool"], work["func_path"]
     if reason is Reason.HELD or (reason is Reason.OK and work["held_since"] is not None):
         return _held(work, reason)
@@ -187,7 +199,7 @@ def _told(look: Look, work: dict[str, Any], lane: Lane, reason: Reason, limit: i
     return _why(work, WhyCode(reason.value), texts[reason])
 
 
-def _held(work: dict[str, Any], reason: Reason) -> Why:
+def _held(work: Mapping[str, Any], reason: Reason) -> Why:
     since, path = work["held_since"], work["func_path"]
     if reason is Reason.OK:
         return _why(work, WhyCode.SOON, f"a worker knows {path} by now: it starts within seconds", since=since)

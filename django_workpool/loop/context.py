@@ -3,16 +3,19 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import eventlog
 from ..database import Database, Sent
 from ..segments import segment_ms
 from ..settle import LockedWork, Verdict
-from ..types import Attempted, Lane, Run
+from ..types import Attempted, FnType, Lane, Run
 from .fleet import Fleet
 from .memory import Cursor, Depth, OpenBatches, PoolMemory, Position, Report, Running
 from .tallies import Counts
+
+if TYPE_CHECKING:
+    from .due import Due
 
 #: Its limit of callback works while a pool is paused: the ends of works go on being told.
 PAUSED_CALLBACKS = 10
@@ -26,6 +29,11 @@ class Ended(NamedTuple):
     follow: str
     segment: int = 0
     id: int = 0
+
+
+def lane_of(work: LockedWork) -> Lane:
+    """Return where a work waits and runs."""
+    return Lane.CALLBACK if work.fn_type == FnType.CALLBACK else Lane.WORK
 
 
 @dataclass(slots=True)
@@ -48,7 +56,9 @@ class Iteration:
     #: By token.
     ended: dict[int, Running] = field(default_factory=dict)
     started: list[Running] = field(default_factory=list)
-    #: How many of each lane these are: ended, and started.
+    #: What is to be started, and by which worker, by lane.
+    chosen: "list[list[tuple[Due, int]]]" = field(default_factory=lambda: [[] for _ in Lane])
+    #: How many of each lane these are: ended, and chosen.
     freed: list[int] = field(default_factory=lambda: [0] * len(Lane))
     taken: list[int] = field(default_factory=lambda: [0] * len(Lane))
     #: Attempts that have ended in this process: those that this iteration ends, and what it leaves to others.
@@ -131,10 +141,10 @@ class Iteration:
         self.ended.clear()
         self.freed = [0] * len(Lane)
 
-    def begin(self, one: Running) -> None:
-        """Note that a running row is inserted."""
-        self.started.append(one)
-        self.taken[one.lane] += 1
+    def choose(self, lane: Lane, chosen: "Sequence[tuple[Due, int]]") -> None:
+        """Note what is to be started: it takes its room from now on."""
+        self.chosen[lane] += chosen
+        self.taken[lane] += len(chosen)
 
     def lane_limit(self, lane: Lane) -> int:
         """Return how many of a lane may run at once."""

@@ -49,10 +49,12 @@ def queues(it: Iteration) -> set[tuple[int, int]]:
     since = 0 if it.depth is Depth.BEHIND or not it.db.correlates else it.now - BUFFER
     # A value, not an EXISTS, stays a probe: a planner that takes the table for small would join it. The order is that of one index only:
     # in the other one it would look through all that is due for each priority. A lane without anything due, as that of callbacks
-    # mostly is, costs one probe instead of one for each priority.
+    # mostly is, costs one probe instead of one for each priority. Where a probe finds a range it ends at now, and does not ask the table
+    # whether what is due later is still there; elsewhere it would walk all of that.
+    bound, is_due = (" AND s.segment <= %s", "IS NOT NULL") if it.db.correlates else ("", "<= %s")
     due = (
-        "(SELECT s.segment FROM {{PendingStart}} s {by} WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s "
-        "ORDER BY s.segment{id} LIMIT 1) <= %s"
+        "(SELECT s.segment FROM {{PendingStart}} s {by} WHERE s.pool = %s AND s.lane = lane.value{priority} AND s.segment >= %s"
+        f"{bound} ORDER BY s.segment{{id}} LIMIT 1) {is_due}"
     )
     of_lane = due.format(by=it.db.by("workpool_start_next"), priority="", id="")
     of_priority = due.format(by=it.db.by(INDEX), priority=" AND s.priority = priority.value", id=", s.id")
@@ -89,9 +91,9 @@ def waived(it: Iteration, rows: list[Due]) -> set[uuid.UUID]:
 
 
 def has_due(it: Iteration) -> bool:
-    """Return whether anything of the pool is due."""
-    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1"
-    return bool(it.db.fetch(due, [it.pool, it.now]))
+    """Return whether any work of the pool is due that has not been chosen: what has been is still there."""
+    due = "SELECT 1 FROM {PendingStart} WHERE pool = %s AND lane = 0 AND segment <= %s LIMIT 1 OFFSET %s"
+    return bool(it.db.fetch(due, [it.pool, it.now, len(it.chosen[Lane.WORK])]))
 
 
 def look_ahead(it: Iteration) -> None:

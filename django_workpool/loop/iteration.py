@@ -46,7 +46,8 @@ def run_iteration(
         periodic.tick(it)
         starts.start(it)
         state.keep(it)
-        tallies.write(it)
+        with starts.beginning(it):
+            tallies.write(it)
     _remember(it)
     return it
 

@@ -1,6 +1,8 @@
 """Phase (d): start due work by priority, then age, as much as there is spare capacity and room in the workers."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from .. import tracing
 from ..database import Start
@@ -24,7 +26,7 @@ STEP = 100
 
 
 def start(it: Iteration) -> None:
-    """Start a batch of each lane, and find out what is due next."""
+    """Choose a batch of each lane, and find out what is due next."""
     # Room that this iteration has freed is for whoever has waited for room longest.
     placement = Placement(it.fleet, it.pool, () if it.yields else it.ended.values(), stays=it.memory.stays)
     queues = due.queues(it)
@@ -42,7 +44,7 @@ def start(it: Iteration) -> None:
 
 
 def _start_queue(it: Iteration, lane: Lane, priority: int, placement: Placement, most: int) -> int:
-    """Start at most ``most`` works of one queue; return how many."""
+    """Choose at most ``most`` works of one queue; return how many."""
     cursor = it.memory.starts.get((lane, priority))
     if cursor is None:
         cursor = it.new_starts[lane, priority] = Cursor()
@@ -76,7 +78,7 @@ def _start_queue(it: Iteration, lane: Lane, priority: int, placement: Placement,
 
 
 def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement, most: int) -> tuple[int, set[int]]:
-    """Start what can be; return how many, and the ids of the rows that stay as they are."""
+    """Choose what can be started; return how many, and the ids of the rows that stay as they are."""
     chosen: list[tuple[Due, int]] = []
     drop, over, unknown, left = [], [], [], set()
     waived = due.waived(it, rows)
@@ -99,23 +101,39 @@ def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement
             left.add(row.id)
     left |= holds.end_canceled(it, over) | holds.hold(it, unknown)
     holds.delete_starts(it, drop)
-    _begin(it, lane, chosen)
+    it.choose(lane, chosen)
     return len(chosen), left
 
 
-def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
-    if not chosen:
+@contextmanager
+def beginning(it: Iteration) -> Iterator[None]:
+    """Begin what was chosen. What is sent inside the block goes with it, where the driver can, so that it costs no wait of its own."""
+    if not any(it.chosen):
+        yield
         return
-    held = [row.work_id for row, _ in chosen if row.held]
+    held = [row.work_id for chosen in it.chosen for row, _ in chosen if row.held]
     if held:
         Work.objects.using(it.db.using).filter(id__in=held).update(held_since=None)
-    rows = [Start(row.id, row.work_id, row.segment, worker_id) for row, worker_id in chosen]
-    tokens = it.db.begin_runs(it.pool, lane, rows, it.now_ms)
+    with it.db.pipeline():
+        begun = [(lane, _send(it, lane, chosen)) for lane, chosen in zip(Lane, it.chosen, strict=True) if chosen]
+        yield
+    for lane, tokens in begun:
+        _begin(it, lane, tokens())
+
+
+def _send(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> Callable[[], dict[int, int]]:
+    # Those of one segment are as late as each other.
+    it.counts[lane].start(Counter(row.segment for row, _ in chosen), it.now_ms)
+    return it.db.begin_runs(it.pool, lane, [Start(row.id, row.work_id, row.segment, worker_id) for row, worker_id in chosen], it.now_ms)
+
+
+def _begin(it: Iteration, lane: Lane, tokens: dict[int, int]) -> None:
+    chosen = it.chosen[lane]
     started, kinds = it.db.moment(it.now_ms), {kind.value: kind for kind in FnType}
     lags = [lag_ms(row.segment, it.now_ms) for row, _ in chosen]
     for (row, worker_id), lag in zip(chosen, lags, strict=True):
         token = tokens[row.id]
-        it.begin(Running(token, row.work_id, lane, worker_id, row.func_path, it.now_ms))
+        it.started.append(Running(token, row.work_id, lane, worker_id, row.func_path, it.now_ms))
         it.runs.setdefault(worker_id, []).append(
             Run(
                 token,
@@ -134,8 +152,6 @@ def _begin(it: Iteration, lane: Lane, chosen: list[tuple[Due, int]]) -> None:
                 lag,
             )
         )
-    # Those of one segment are as late as each other.
-    it.counts[lane].start(Counter(row.segment for row, _ in chosen), it.now_ms)
     if it.tells("INFO"):
         for (row, _), lag in zip(chosen, lags, strict=True):
             traced = tracing.told(row.trace or "")

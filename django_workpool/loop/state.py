@@ -25,8 +25,9 @@ def keep(it: Iteration) -> None:
     if memory.report_ms is None:
         memory.report_ms = it.now_ms
     if it.now_ms - memory.report_ms >= REPORT_EVERY_MS:
-        running = len(memory.running) - len(it.ended) + len(it.started)
-        it.held = stats.backlog(it.db, it.pool), running
+        running = len(memory.running) - len(it.ended) + sum(it.taken)
+        # What was chosen is still among what waits.
+        it.held = max(0, stats.backlog(it.db, it.pool) - sum(it.taken)), running
         it.emit("report", "REPORT", **stats.report(asdict(total), running, it.held[0]))
         it.reported, total, changed = True, Report(), True
     if changed and time.monotonic() - memory.saved >= SAVE_EVERY:

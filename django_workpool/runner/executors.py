@@ -13,6 +13,7 @@ from ..execution.coroutines import CoroutineExecutor
 from ..execution.foreign import ForeignExecutor
 from ..execution.offspring import Program
 from ..execution.processes import ProcessExecutor
+from ..execution.progress import WrittenBoard
 from ..execution.run import Performer
 from ..execution.threads import ThreadExecutor, Together
 from ..loop.fleet import CALLBACK_CAPACITY
@@ -59,11 +60,12 @@ class Executors:
         self.foreign = ForeignExecutor(options.executor, module, home, assignments.forget) if options.executor else None
         self.side = ThreadExecutor("workpool-callback", CALLBACK_CAPACITY, performer.perform_aside, crashed)
         self.coroutines = CoroutineExecutor("workpool-async", performer.perform_async, crashed)
+        self.board = WrittenBoard(performer.using)
         self.all: list[Executor] = [self.local, self.coroutines, self.side, *([self.foreign] if self.foreign else [])]
 
     def bodies(self) -> dict[str, Callable[[threading.Event], None]]:
-        """Return the bodies of the threads that some of them need, by name."""
-        bodies: dict[str, Callable[[threading.Event], None]] = {}
+        """Return the bodies of the threads that they need, by name."""
+        bodies: dict[str, Callable[[threading.Event], None]] = {"progress": self.board.run}
         if isinstance(self.local, ProcessExecutor):
             bodies["children"] = self.local.run
         if self.foreign:
@@ -142,6 +144,7 @@ class Executors:
 
     def cut_off(self) -> list[Run]:
         """Return what still runs, after stopping it where that is possible: nobody waits for it any more."""
+        self.board.close()
         runs = []
         for executor in self.all:
             if isinstance(executor, (ProcessExecutor, ForeignExecutor)):

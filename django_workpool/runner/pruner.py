@@ -1,11 +1,14 @@
-"""When what is kept of finished work, batches, keys and figures is pruned: in small pieces between the loop's turns.
+"""When what is kept of finished work, batches, keys, progress and figures is pruned: in small pieces between the loop's turns.
 
 So neither the lease nor a work waits for it.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 from .. import archive, batches, keys, tallies
+from ..execution import progress
 
 #: Seconds between two looks for pools with something to prune; full chunks of one follow each other after AGAIN.
 EVERY, AGAIN = 60.0, 0.5
@@ -18,7 +21,7 @@ ROOMS = {"archive": archive, "batches": batches}
 
 
 class Pruner:
-    """Prunes what each pool keeps for a time, and keys whose works are gone; makes tallies fewer. Used by the loop's thread.
+    """Prunes what each pool keeps for a time, keys and progress whose works are gone; makes tallies fewer. Used by the loop's thread.
 
     Args:
         using: The database.
@@ -26,10 +29,11 @@ class Pruner:
 
     def __init__(self, using: str) -> None:
         self.using = using
-        #: What is gone through from one end to the other, whatever the pool.
-        self._sweeps: dict[tuple[str, str], keys.Sweep | tallies.Sweep] = {
-            ("keys", ""): keys.Sweep(using),
-            ("tallies", ""): tallies.Sweep(using),
+        #: What is gone through from one end to the other, whatever the pool: each prunes a chunk, and returns whether there is more.
+        self._sweeps: dict[tuple[str, str], Callable[[], bool]] = {
+            ("keys", ""): keys.Sweep(using).prune,
+            ("tallies", ""): tallies.Sweep(using).prune,
+            ("progress", ""): partial(progress.prune, using),
         }
         #: When the next chunk of a room and pool is due, of those that have something to prune.
         self._due: dict[tuple[str, str], float] = {}
@@ -59,5 +63,5 @@ class Pruner:
     def _prune(self, name: str, pool: str) -> bool:
         """Prune one chunk; return whether there is more."""
         if (name, pool) in self._sweeps:
-            return self._sweeps[name, pool].prune()
+            return self._sweeps[name, pool]()
         return bool(ROOMS[name].prune(self.using, pool) == ROOMS[name].PRUNE_CHUNK)

@@ -36,6 +36,8 @@ class RanWork:
     ended: bool = True
     #: Whether it is callback work: an on_complete that is called on its own.
     is_callback: bool = False
+    #: All that the function said by ``progress(done, total)``, in this order.
+    progress: tuple[tuple[float, float], ...] = ()
     #: What the function raised.
     exception: BaseException | None = field(default=None, compare=False)
 

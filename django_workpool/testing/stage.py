@@ -13,6 +13,7 @@ from django.db import DatabaseError
 
 from .. import configuration, eventlog, functions, serialization
 from ..complete import Completed, complete_many
+from ..current_work import hearing_progress
 from ..database import database
 from ..exceptions import WorkpoolError
 from ..execution import workers
@@ -138,19 +139,21 @@ class Stage:
         return it
 
     def _perform(self, run: Run) -> RanWork:
-        with self._here.run(self.using, guards=run.fn_type is FnType.ACTION):
+        said: list[tuple[float, float]] = []
+        hears = hearing_progress(lambda work, done, total: said.append((done, total)))
+        with hears, self._here.run(self.using, guards=run.fn_type is FnType.ACTION):
             self._performer.perform(run, self._here)  # type: ignore[arg-type]
             for completed in self._complete():
                 tell(completed.run, completed)
         self._here.pass_on()
-        return self._record(run)
+        return self._record(run, said)
 
     def _complete(self) -> list[Completed]:
         written = self._written[:]
         self._written.clear()
         return complete_many(self.using, written) if written else []
 
-    def _record(self, run: Run) -> RanWork:
+    def _record(self, run: Run, said: Sequence[tuple[float, float]]) -> RanWork:
         """Return what the rows say of a run that has ended."""
         ends = PendingCompletion.objects.using(self.using).filter(work_id=run.work_id).values_list("kind", "follow").first()
         if ends is None:
@@ -175,6 +178,7 @@ class Stage:
             ended=follow == Follow.END,
             is_callback=run.fn_type is FnType.CALLBACK,
             exception=exception if kind != ResultKind.SUCCESS else None,
+            progress=tuple(said),
         )
 
 

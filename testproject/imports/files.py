@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypedDict
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -92,8 +92,10 @@ def _is_file(entry: "os.DirEntry[str]", own: set[tuple[int, int]]) -> bool:
     return (told.st_dev, told.st_ino) not in own
 
 
-def read(folder: str, relative: str) -> Digest:
+def read(folder: str, relative: str, tell: Callable[[int, int], object] = lambda done, total: None) -> Digest:
     """Read the file ``relative`` below ``folder`` and return its digest, its size in bytes and its line count (as ``wc -l`` has it).
+
+    ``tell`` is told how many bytes have been read, and how many there are.
 
     Raises:
         OSError: it is not there, not a regular file, or cannot be read.
@@ -109,6 +111,7 @@ def read(folder: str, relative: str) -> Digest:
         digest.update(chunk)
         size += len(chunk)
         lines += chunk.count(b"\n")
+        tell(size, max(size, told.st_size))
     return {"path": to_text(relative), "sha256": digest.hexdigest(), "size": size, "lines": lines}
 
 

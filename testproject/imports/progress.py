@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Exists, OuterRef, Q, Sum
 
 from django_workpool.models import Archive
 
-from .models import Import, ImportedFile
+from .models import FoundFile, Import, ImportedFile
+
+#: Files shown of those that are read, or are read next.
+NEXT = 5
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,8 @@ def retried(made: Import) -> int:
     """Return how many works of an import needed more than one attempt (of those that the pool still keeps)."""
     works = ImportedFile.objects.filter(parent=made).values("work_id")
     return Archive.objects.filter(pk__in=works, attempts__gt=1).count()
+
+
+def next_files(made: Import) -> list[FoundFile]:
+    """Return the first files of an import that have no row yet."""
+    return list(made.found.filter(~Exists(ImportedFile.objects.filter(work_id=OuterRef("work_id")))).order_by("work_id")[:NEXT])

@@ -3,7 +3,7 @@
 import hashlib
 from datetime import timedelta
 
-from django_workpool import OnCompleteArgs, RetryBehavior, action, on_complete
+from django_workpool import OnCompleteArgs, RetryBehavior, action, on_complete, progress
 
 from . import files
 from .models import FoundFile, ImportedFile
@@ -15,7 +15,7 @@ RETRY = RetryBehavior(max_attempts=3, initial_backoff=timedelta(milliseconds=200
 @action(retry=RETRY)
 def read_file(folder: str, path: str) -> files.Digest:
     """Read one file, given as ``files.to_text`` has it, and return its digest, size and line count."""
-    return files.read(files.from_text(folder), files.from_text(path))
+    return files.read(files.from_text(folder), files.from_text(path), progress)
 
 
 @on_complete

@@ -6,9 +6,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from .forms import FolderForm
-from .intake import take_in
+from .intake import POOL, take_in
 from .models import Import
-from .progress import progress, retried
+from .progress import next_files, progress, retried
 
 PAGE_SIZE = 100
 #: Imports on the first page.
@@ -45,4 +45,5 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     only_failed = "failed" in request.GET
     page = Paginator(rows.filter(ok=False) if only_failed else rows, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {"import": made, "progress": progress(made), "retried": retried(made), "page": page, "only_failed": only_failed}
+    context |= {"next_files": next_files(made), "pool": POOL}
     return render(request, "imports/detail.html", context)

@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -113,6 +114,18 @@ def _close() -> None:
     from django.db import connections
 
     connections.close_all()
+
+
+@contextmanager
+def another_database(vendor: str) -> Iterator[str]:
+    """Make another database beside the check's own, with the tables, and yield its DATABASE_URL; it is removed at the end."""
+    from ..conftest import MANAGE
+
+    # A PostgreSQL server is the one of the check's own database, which the environment names by now.
+    with _database(vendor) as url:
+        migrate = [sys.executable, str(MANAGE), "migrate", "--run-syncdb", "--verbosity", "0"]
+        subprocess.run(migrate, env={**os.environ, "DATABASE_URL": url}, check=True)
+        yield url
 
 
 @contextmanager

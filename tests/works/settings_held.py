@@ -4,4 +4,4 @@ from datetime import timedelta
 
 from tests.settings import *  # noqa: F403
 
-WORKPOOLS = {"default": {"FUNCTIONS": ["tests", "gone_works"], "HOLD": timedelta(seconds=2)}, "imports": {}}
+WORKPOOLS = {"default": {"FUNCTIONS": ["tests", "gone_works"], "HOLD": timedelta(seconds=4)}, "imports": {}}

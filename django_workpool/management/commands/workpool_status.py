@@ -1,33 +1,54 @@
 """``manage.py workpool_status``: is it well, and if not: why, and what to do."""
 
+import argparse
 import json
-import os
-import sys
+import time
+import uuid
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
+from django.db import Error
 
 from ... import conf, health
 from ...exceptions import WorkpoolError
+from ...ids import parse_work_ids
 from ...runner.probe import FRESH_FOR, age_of
+from ..operations import Telling
 
 WELL, UNWELL, UNKNOWN = 0, 1, 2
+#: Seconds between two looks of --watch.
+WATCH_EVERY = 2.0
+#: Moves a terminal's cursor to its beginning, and clears it.
+CLEAR = "\x1b[H\x1b[2J"
 
 
-class Command(BaseCommand):
+class Command(Telling):
     """Shows pools, leader and workers; the exit code says whether all is well."""
 
     help = "Shows the pools, who leads and who works. Exit code 0: well; 1: not well, and why; 2: the database could not be asked."
-    # A project that has other troubles must be able to ask.
-    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument("--pool", action="append", metavar="NAME", help="Show this pool only; may be repeated (default: all).")
+        parser.add_argument(
+            "--watch",
+            nargs="?",
+            type=_seconds,
+            const=WATCH_EVERY,
+            metavar="SECONDS",
+            help="Look again and again, so often (default: %(const)s); Ctrl-C ends it, with the exit code of the last look.",
+        )
+        parser.add_argument(
+            "--why",
+            action="append",
+            metavar="ID",
+            help="Only say why the work of this id does not run; may be repeated.",
+        )
         parser.add_argument(
             "--health-file",
             metavar="PATH",
@@ -43,6 +64,32 @@ class Command(BaseCommand):
         if options["health_file"]:
             self._look_at_file(options["health_file"])
             return
+        look = self._why if options["why"] else self._look
+        if options["watch"] is None:
+            look(options)
+            return
+        end: CommandError | None = None
+        try:
+            while True:
+                end = self._look_once(look, options)
+                time.sleep(options["watch"])
+        except KeyboardInterrupt:
+            if end is not None:
+                raise end from None
+
+    def _look_once(self, look: Any, options: dict[str, Any]) -> CommandError | None:
+        if self.stdout.isatty():
+            self.stdout.write(CLEAR, ending="")
+        try:
+            look(options)
+        except CommandError as error:
+            # The table has told the problems; what could not be asked has told nothing yet.
+            if error.returncode == UNKNOWN:
+                self.stderr.write(str(error))
+            return error
+        return None
+
+    def _look(self, options: dict[str, Any]) -> None:
         try:
             found, unasked = health.examine_all(_databases(options["pool"]), options["pool"])
         except (WorkpoolError, ImproperlyConfigured) as error:
@@ -51,11 +98,28 @@ class Command(BaseCommand):
         if missing and not unasked:
             raise CommandError(f"There is no pool {', '.join(map(ascii, sorted(missing)))}.", returncode=UNKNOWN)
         if found:
-            self._print(_json(found, unasked) if options["json"] else _text(found, unasked))
+            self.tell(_json(found, unasked) if options["json"] else _text(found, unasked))
         if unasked:
-            raise CommandError(self._shown("; ".join(unasked.values())), returncode=UNKNOWN)
+            raise CommandError(self.shown("; ".join(unasked.values())), returncode=UNKNOWN)
         if any(one.problems for one in found.values()):
-            raise CommandError(self._shown("; ".join(line for one in found.values() for line in one.summary)), returncode=UNWELL)
+            raise CommandError(self.shown("; ".join(line for one in found.values() for line in one.summary)), returncode=UNWELL)
+
+    def _why(self, options: dict[str, Any]) -> None:
+        try:
+            ids = parse_work_ids(options["why"])
+            told = _why_of(_databases(options["pool"]), ids)
+        except (WorkpoolError, ImproperlyConfigured) as error:
+            raise CommandError(self.shown(str(error)), returncode=UNKNOWN) from error
+        except (Error, OSError) as error:
+            text = " ".join(str(error).split())
+            raise CommandError(self.shown(f"The database cannot be asked: {text}"), returncode=UNKNOWN) from error
+        if options["json"]:
+            self.tell_json([asdict(one) for one in told])
+        else:
+            self.tell("\n".join(f"{one.work_id}: {one.code}: {one.text}" for one in told))
+        unknown = [str(one.work_id) for one in told if one.code is health.WhyCode.UNKNOWN]
+        if unknown:
+            raise CommandError(f"unknown, or no longer kept: {', '.join(unknown)}", returncode=UNWELL)
 
     def _look_at_file(self, path: str) -> None:
         try:
@@ -66,20 +130,23 @@ class Command(BaseCommand):
             raise CommandError(f"There is no health file {path}: its process has not begun, is not well, or has ended.", returncode=UNWELL)
         if age >= FRESH_FOR:
             raise CommandError(f"The health file {path} is {age:.0f} s old: its process is not well, or is gone.", returncode=UNWELL)
-        self._print(f"{path} is fresh: written {age:.1f} s ago.")
+        self.tell(f"{path} is fresh: written {age:.1f} s ago.")
 
-    def _print(self, text: str) -> None:
-        """Write to stdout, whatever it can show, and as long as anybody reads it."""
-        try:
-            self.stdout.write(self._shown(text))
-            self.stdout.flush()
-        except BrokenPipeError:
-            # Else the interpreter would complain when it closes the stream.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _shown(self, text: str) -> str:
-        encoding = getattr(self.stdout, "encoding", None) or "utf-8"
-        return text.encode(encoding, "backslashreplace").decode(encoding)
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError("must be from 0.1 to 86400")
+    return value
+
+
+def _why_of(databases: tuple[str, ...], ids: list[uuid.UUID]) -> list[health.Why]:
+    """Return what the database says that knows a work."""
+    found: dict[uuid.UUID, health.Why] = {}
+    for using in databases:
+        left = [work_id for work_id in ids if work_id not in found or found[work_id].code is health.WhyCode.UNKNOWN]
+        found |= health.why(using, left)
+    return [found[work_id] for work_id in ids]
 
 
 def _databases(pools: list[str] | None) -> tuple[str, ...]:

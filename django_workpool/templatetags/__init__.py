@@ -1,0 +1,1 @@
+"""The tag library ``workpool``."""
