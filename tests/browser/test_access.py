@@ -14,7 +14,7 @@ from .common import account, later
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 #: What any page of the pools offers to do.
-ACTS = ("Cancel", "Let run again (failed and canceled ones)", "Pause", "Go on", "Wake the main loop", "Cancel all works",
+ACTS = ("Cancel", "Let run again", "Run now", "Pause", "Go on", "Wake the main loop", "Cancel all works",
         "Change limit or level of events", "Save", "Delete")  # fmt: skip
 DOES = "select[name='action'], #content form[method='post'] [type='submit']"
 
@@ -40,7 +40,7 @@ def test_who_may_only_view_is_offered_nothing_to_do(browser: Browser) -> None:
     ("codename", "offered"),
     [
         ("cancel_work", {"Cancel", "Cancel all works"}),
-        ("retry_work", {"Let run again (failed and canceled ones)"}),
+        ("retry_work", {"Let run again", "Run now"}),
         ("configure_pool", {"Pause", "Wake the main loop", "Change limit or level of events"}),
     ],
 )

@@ -71,6 +71,7 @@ def test_the_page_of_a_failed_work_has_its_traceback_and_its_time_line(operator:
         told.index(one) for one in ("created", "attempt 1 started", "attempt 1 failed", "attempt 2 started", "attempt 2 failed", "finished")
     ]
     assert places == sorted(places)
+    assert told.count("started") == 2
     # The last attempt comes first. A page is not full of tracebacks: each is unfolded by a click.
     first = operator.all("details")[0]
     assert "Traceback" not in operator.text("#content")
@@ -92,6 +93,15 @@ def test_a_waiting_work_is_canceled_from_its_page(operator: Browser) -> None:
     assert "canceled" in operator.text("#content")
 
 
+def test_a_work_of_tomorrow_is_run_now(operator: Browser) -> None:
+    work_id = later("long before its time")
+    operator.open(f"{WORKS}{work_id}/change/")
+    operator.click("Run now")
+    assert "Due now" in operator.text(".messagelist")
+    assert result(work_id).kind == "success"
+    assert logged(work_id) == [("operator", "Due now")]
+
+
 def test_works_are_canceled_from_the_list(operator: Browser) -> None:
     several = {name: later(name) for name in ("first of three", "second of three", "third of three")}
     chosen = [several["first of three"], several["third of three"]]
@@ -107,7 +117,7 @@ def test_works_are_canceled_from_the_list(operator: Browser) -> None:
 def test_a_failed_work_is_let_run_again_and_succeeds(operator: Browser, place: str) -> None:
     work_id = Workpool().using(name=f"once more from its {place}", retry=False).enqueue(fail_once, place)
     assert result(work_id).kind == "failed"
-    label = "Let run again (failed and canceled ones)"
+    label = "Let run again"
     if place == "page":
         operator.open(f"{FINISHED}{work_id}/change/")
         operator.click(label)
@@ -126,6 +136,6 @@ def test_a_work_that_has_succeeded_is_not_let_run_again(operator: Browser) -> No
     work_id = Workpool().enqueue(note, "only once")
     assert result(work_id).kind == "success"
     operator.open(f"{FINISHED}?q={work_id}")
-    operator.act_on([work_id], "Let run again (failed and canceled ones)")
+    operator.act_on([work_id], "Let run again")
     assert "Enqueued again: 0." in operator.text(".messagelist")
     assert Archive.objects.filter(pk=work_id).exists() and logged(work_id) == []
