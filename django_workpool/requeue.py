@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from django.db import transaction
 
-from . import archive, conf, eventlog, keys, serialization, tallies
+from . import archive, conf, eventlog, keys, retry_texts, tallies
 from .database import Database, database
 from .database.base import lock_rows
 from .database.rows import KEPT_COLUMNS, STANDS
@@ -22,7 +22,7 @@ from .ids import parse_work_id, parse_work_ids
 from .kick import Source, kick_after_commit
 from .models import Archive, PendingStart, Work
 from .settle import lock_works
-from .types import MAX_ATTEMPTS, CallbackState, FnType, Lane, ResultKind
+from .types import CallbackState, FnType, Lane, ResultKind
 
 #: Works that one transaction requeues.
 CHUNK = 500
@@ -137,7 +137,7 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     among, param = db.among("id", [row.id for row in rows])
     db.execute(f"DELETE FROM {{Archive}} WHERE {among}", [param])
     Work.objects.using(db.using).bulk_create(
-        Work(**{name: getattr(row, name) for name in _KEPT}, retry=_raised(row.retry, row.attempts)) for row in rows
+        Work(**{name: getattr(row, name) for name in _KEPT}, retry=retry_texts.raised(row.retry, row.attempts)) for row in rows
     )
     segment = db.segment()
     PendingStart.objects.using(db.using).bulk_create(
@@ -193,17 +193,6 @@ def _refused(db: Database, pool: str, ids: Sequence[uuid.UUID], rows: Sequence[A
 
 def _lane(fn_type: str) -> Lane:
     return Lane.CALLBACK if fn_type == FnType.CALLBACK else Lane.WORK
-
-
-def _raised(retry: str, attempts: int) -> str:
-    """Return a stored retry behaviour that allows for as many attempts more as it did at first."""
-    if not retry:
-        return ""
-    stored = serialization.decode(retry)
-    # However often it is requeued: what it had at first is kept beside what it has now.
-    allowed = stored.get("allowed", stored["max_attempts"])
-    stored |= {"max_attempts": min(MAX_ATTEMPTS, attempts + allowed), "allowed": allowed}
-    return serialization.encode(stored, "retry")
 
 
 def run_now(pool: str, work_id: object) -> bool:

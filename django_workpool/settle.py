@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import archive, eventlog, serialization
+from . import archive, eventlog, retry_texts, serialization
 from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
 from .database.rows import PROBE
@@ -110,8 +110,8 @@ def own(db: Database, run: Run) -> tuple[LockedWork, str, float] | None:
 
 
 def retry_behavior(work: LockedWork) -> RetryBehavior | None:
-    """Return the work's retry behaviour, None if a failure is final."""
-    return RetryBehavior.from_json(serialization.decode(work.retry)) if work.retry else None
+    """Return the work's retry behaviour; None if a failure is final, as it is where that cannot be read."""
+    return retry_texts.read(work.retry, work.id)
 
 
 def judge(work: LockedWork, outcome: Outcome) -> Verdict:
