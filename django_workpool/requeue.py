@@ -40,7 +40,12 @@ class Refusal(StrEnum):
     SUCCEEDED = "it has succeeded"
     HOLDS_SLOT = "its last run still holds its slot: ask again"
     CANCELING = "a cancelation that covers it waits: ask again"
+    CALLBACK_WAITS = "its on_complete has yet to be called for its last end: ask again"
     KEY_TAKEN = "another work has its unique key"
+
+
+#: Refusals that mostly are none a moment later.
+_PASSES = (Refusal.HOLDS_SLOT, Refusal.CANCELING, Refusal.CALLBACK_WAITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def retry(pool: str, work_id: object) -> bool:
     deadline = time.monotonic() + FREED_WITHIN
     while True:
         done = requeue(pool, [parsed])
-        waits = done.refused.get(parsed) in (Refusal.HOLDS_SLOT, Refusal.CANCELING)
+        waits = done.refused.get(parsed) in _PASSES
         if not waits or time.monotonic() >= deadline or database(conf.database_alias(pool)).connection.in_atomic_block:
             break
         time.sleep(LOOK_EVERY)
@@ -91,8 +96,8 @@ def exhausted_callback(pool: str, work_id: object) -> uuid.UUID | None:
     if parsed is None:
         return None
     fate = Archive.objects.using(using).filter(id=parsed).values_list("callback", flat=True).first()
-    # A work that was retried may have an exhausted callback of an earlier end: that is not what is asked for.
-    if fate not in (None, CallbackState.FAILED):
+    # A work that was let run again may have an exhausted callback of an earlier end: that is not what is asked for.
+    if fate not in (None, CallbackState.FAILED) or Work.objects.using(using).filter(id=parsed).exists():
         return None
     exhausted = Archive.objects.using(using).filter(kind=ResultKind.FAILED, fn_type=FnType.CALLBACK, callback_of=parsed, pool=pool)
     return exhausted.order_by("-finished").values_list("id", flat=True).first()
@@ -145,7 +150,7 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     )
     for row in rows:
         if row.callback_of is not None:
-            archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING)
+            archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING, callback=row.id)
     for lane in Lane:
         number = sum(_lane(row.fn_type) is lane for row in rows)
         if number:
@@ -176,6 +181,8 @@ def _refused(db: Database, pool: str, ids: Sequence[uuid.UUID], rows: Sequence[A
         refused |= dict.fromkeys(stands.values_list("id", flat=True), Refusal.NOT_ENDED)
     if not rows:
         return refused
+    # Its function may come to another end sooner than the call that is to tell of the last one.
+    refused |= dict.fromkeys([row.id for row in rows if row.callback == CallbackState.PENDING], Refusal.CALLBACK_WAITS)
     refused |= dict.fromkeys([row.id for row in rows if row.kind == ResultKind.SUCCESS], Refusal.SUCCEEDED)
     among, param = db.among("a.id", [row.id for row in rows])
     tables = ("RunningWork", "PendingCompletion", "PendingStart")
