@@ -54,6 +54,8 @@ class OperatedPool:
     def run_now(self, work_id: object) -> bool:
         """Let a work that waits for its time (a delay, a backoff) be due now. It starts when its turn comes.
 
+        Inside of a transaction it takes effect after the commit.
+
         Returns:
             False if it does not wait: it runs, has ended, is unknown, of another pool, or being canceled. True if it is due already.
         """

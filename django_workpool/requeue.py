@@ -131,8 +131,11 @@ def look(pool: str, work_ids: Iterable[object]) -> Requeued:
 def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     """Requeue works in the caller's transaction."""
     db.take_turn()
+    # What is refused anyway is not locked: those who end its callback would wait for the end of the caller's transaction.
+    looked = look(pool, ids)
+    ids, early = looked.taken, looked.refused
     rows = [row for row in _lock(db, ids) if row.id in set(ids) and row.pool == pool]
-    done = Requeued(refused=_refused(db, pool, ids, rows))
+    done = Requeued(refused=early | _refused(db, pool, ids, rows))
     rows = [row for row in rows if row.id not in done.refused]
     done.holders.update(keys.regain(db, [row.id for row in rows]))
     done.refused.update(dict.fromkeys(done.holders, Refusal.KEY_TAKEN))
@@ -203,7 +206,7 @@ def _lane(fn_type: str) -> Lane:
 
 
 def run_now(pool: str, work_id: object) -> bool:
-    """Let a work that waits for its time be due now.
+    """Let a work that waits for its time be due now; inside a transaction, as soon as that is committed.
 
     Returns:
         False if it runs, has ended, is unknown, of another pool, or being canceled. True if it is due already, too.
@@ -212,25 +215,35 @@ def run_now(pool: str, work_id: object) -> bool:
     parsed = parse_work_id(work_id)
     using = conf.database_alias(pool)
     db = database(using)
-    # Nothing is locked for a work that runs: its worker would wait for the end of the caller's transaction.
     if parsed is None or (due := _due(db, pool, parsed)) is None:
         return False
     if due <= db.segment():
         return True
-    with transaction.atomic(using=using):
+    # The transaction around a test, which is never committed, is nobody's.
+    if all(getattr(block, "_from_testcase", False) for block in db.connection.atomic_blocks):
+        return _bring_forward(db, pool, parsed)
+    # The loop comes to these rows as soon as the work is due by itself, and would wait for the end of the caller's transaction: with all
+    # other works of the pool.
+    transaction.on_commit(lambda: _bring_forward(db, pool, parsed), using=using, robust=True)
+    return True
+
+
+def _bring_forward(db: Database, pool: str, work_id: uuid.UUID) -> bool:
+    """Let a waiting work be due now, in a short transaction; return whether it is."""
+    with transaction.atomic(using=db.using):
         # Cancelations and holds pass over what is locked; a start does not ask for the lock, so the row itself decides.
         db.take_turn()
-        works = lock_works(using, [parsed])
-        if parsed not in works or (due := _due(db, pool, parsed)) is None:
+        works = lock_works(db.using, [work_id])
+        if work_id not in works or (due := _due(db, pool, work_id)) is None:
             return False
-        now, work = db.segment(), works[parsed]
+        now, work = db.segment(), works[work_id]
         if due <= now:
             return True
-        if not db.execute("DELETE FROM {PendingStart} WHERE work_id = %s AND segment = %s", [db.uuid_param(parsed), due]):
+        if not db.execute("DELETE FROM {PendingStart} WHERE work_id = %s AND segment = %s", [db.uuid_param(work_id), due]):
             return False
-        row = PendingStart(work_id=parsed, pool=pool, lane=_lane(work.fn_type), priority=work.priority, segment=now)
-        PendingStart.objects.using(using).bulk_create([row])
-        kick_after_commit(using, pool, Source.RETRY)
+        row = PendingStart(work_id=work_id, pool=pool, lane=_lane(work.fn_type), priority=work.priority, segment=now)
+        PendingStart.objects.using(db.using).bulk_create([row])
+        kick_after_commit(db.using, pool, Source.RETRY)
     return True
 
 
