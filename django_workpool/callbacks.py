@@ -12,11 +12,17 @@ from .batch_values import BatchResult
 from .exceptions import UnregisteredFunction
 from .functions import Registered
 from .plain import check_callback
+from .types import FnType, Lane
 
 BatchCallback = TypeVar("BatchCallback", bound=Callable[[BatchResult], Any])
 
 #: Functions that take the result of a batch, by their paths.
 _of_batches: dict[str, object] = {}
+
+
+def lane_of(fn_type: str) -> Lane:
+    """Return where works of a kind wait and run."""
+    return Lane.CALLBACK if fn_type == FnType.CALLBACK else Lane.WORK
 
 
 @overload

@@ -386,6 +386,8 @@ class Archive(models.Model):
             models.Index(fields=["batch_id"], name="workpool_archive_batch", condition=models.Q(batch_id__isnull=False)),
             # What an operator looks for among many that have succeeded.
             models.Index(fields=["kind", "id"], name="workpool_archive_unwell", condition=~models.Q(kind=ResultKind.SUCCESS.value)),
+            # What became of the on_complete of a work.
+            models.Index(fields=["callback_of"], name="workpool_archive_callback", condition=models.Q(callback_of__isnull=False)),
         ]
 
     def __str__(self) -> str:

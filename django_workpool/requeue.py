@@ -14,6 +14,7 @@ from enum import StrEnum
 from django.db import transaction
 
 from . import archive, conf, eventlog, keys, retry_texts, tallies
+from .callbacks import lane_of
 from .database import Database, database
 from .database.base import lock_rows
 from .database.rows import KEPT_COLUMNS, STANDS
@@ -149,13 +150,13 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     )
     segment = db.segment()
     PendingStart.objects.using(db.using).bulk_create(
-        PendingStart(work_id=row.id, pool=pool, lane=_lane(row.fn_type), priority=row.priority, segment=segment) for row in rows
+        PendingStart(work_id=row.id, pool=pool, lane=lane_of(row.fn_type), priority=row.priority, segment=segment) for row in rows
     )
     for row in rows:
         if row.callback_of is not None:
             archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING, callback=row.id)
     for lane in Lane:
-        number = sum(_lane(row.fn_type) is lane for row in rows)
+        number = sum(lane_of(row.fn_type) is lane for row in rows)
         if number:
             tallies.count_requeued(db.using, pool, number, lane)
     done.taken.extend(row.id for row in rows)
@@ -201,10 +202,6 @@ def _refused(db: Database, pool: str, ids: Sequence[uuid.UUID], rows: Sequence[A
     return refused
 
 
-def _lane(fn_type: str) -> Lane:
-    return Lane.CALLBACK if fn_type == FnType.CALLBACK else Lane.WORK
-
-
 def run_now(pool: str, work_id: object) -> bool:
     """Let a work that waits for its time be due now; inside a transaction, as soon as that is committed.
 
@@ -241,7 +238,7 @@ def _bring_forward(db: Database, pool: str, work_id: uuid.UUID) -> bool:
             return True
         if not db.execute("DELETE FROM {PendingStart} WHERE work_id = %s AND segment = %s", [db.uuid_param(work_id), due]):
             return False
-        row = PendingStart(work_id=work_id, pool=pool, lane=_lane(work.fn_type), priority=work.priority, segment=now)
+        row = PendingStart(work_id=work_id, pool=pool, lane=lane_of(work.fn_type), priority=work.priority, segment=now)
         PendingStart.objects.using(db.using).bulk_create([row])
         kick_after_commit(db.using, pool, Source.RETRY)
     return True

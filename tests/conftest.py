@@ -13,6 +13,12 @@ from urllib.parse import quote
 
 import pytest
 from django.db import connection
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+# Slow generation and slow examples tell of a busy machine.
+hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy")
 
 ROOT = Path(__file__).parents[1]
 MANAGE = ROOT / "testproject" / "manage.py"

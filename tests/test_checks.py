@@ -44,6 +44,7 @@ def test_the_checks_are_registered_once():
         "check_direct",
         "check_health",
         "check_limits",
+        "check_mask",
         "check_migrations",
         "check_routers",
         "check_settings",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_workpool import Workpool, call, conf, enqueue, eventlog, pools
+from django_workpool import Workpool, call, conf, configuration, enqueue, eventlog
 from django_workpool.models import Globals
 from django_workpool.testing import run_work
 
@@ -110,8 +110,8 @@ def test_the_level_of_the_settings_counts_where_no_row_says_another(told: Told, 
     settings.WORKPOOLS = {"default": {"LOG_LEVEL": "WARN", "FUNCTIONS": ["tests"]}, "imports": {}}
     assert (conf.log_level("default"), conf.log_level("imports")) == ("WARN", "DEBUG")
     assert (eventlog.is_wanted("INFO", "default"), eventlog.is_wanted("INFO", "imports")) == (False, True)
-    pools.create_rows("default")
-    pools.apply_settings("default")
+    configuration.create_rows("default")
+    configuration.apply_settings("default")
     assert dict(Globals.objects.values_list("pool", "log_level")) == {"default": "WARN", "imports": ""}
     eventlog.set_levels("default", {"default": "DEBUG"})
     assert eventlog.is_wanted("DEBUG", "default"), "the row, as configure() has changed it since"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from django.db.models import Sum
 
 from django_workpool import InvalidWork, RetryBehavior, Workpool, requeue
 from django_workpool.loop.memory import OpenBatches
@@ -180,6 +181,9 @@ def test_an_exhausted_callback_is_called_again_from_its_work(loop: Loop) -> None
     assert Archive.objects.get(id=work_id).callback == "done"
     assert Workpool().retry_callback(work_id) is False
     assert list(Tally.objects.filter(requeued__gt=0).values_list("lane", "requeued")) == [(Lane.CALLBACK, 1)] * 2
+    # What has ended, without what runs again since, is what the archive holds.
+    ended = Tally.objects.filter(lane=Lane.CALLBACK).aggregate(n=Sum("succeeded") + Sum("failed") - Sum("requeued"))["n"]
+    assert ended == Archive.objects.filter(fn_type="callback").count() == 1
 
 
 def test_a_batchs_exhausted_callback_is_called_again_by_the_batchs_id(loop: Loop) -> None:
@@ -190,10 +194,11 @@ def test_a_batchs_exhausted_callback_is_called_again_by_the_batchs_id(loop: Loop
     assert perform_all(loop) == 5
 
 
-def test_what_runs_again_is_counted(loop: Loop) -> None:
+def test_each_work_that_runs_again_is_counted_once() -> None:
     ids = [given(finished("failed")) for _ in range(3)]
     assert Workpool().retry_many([*ids[:2], *ids[:2]]) == ids[:2]
-    assert list(Tally.objects.values_list("pool", "lane", "requeued")) == [(POOL, Lane.WORK, 2)]
+    assert Workpool().retry(ids[2])
+    assert list(Tally.objects.order_by("id").values_list("pool", "lane", "requeued")) == [(POOL, Lane.WORK, 2), (POOL, Lane.WORK, 1)]
 
 
 def test_a_key_is_its_own_again_unless_somebody_has_taken_it(loop: Loop) -> None:

@@ -186,14 +186,15 @@ def test_a_project_runs_its_tests_with_pytest(project: Path) -> None:
 
 
 def test_the_example_of_the_manual_runs(project: Path) -> None:
-    blocks = re.findall(r"```python\n(# app/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (project / "app").mkdir()
-    (project / "app" / "__init__.py").touch()
-    for block in blocks:
-        (project / block.split("\n")[0].removeprefix("# ")).write_text(block)
+    manual = (ROOT / "README.md").read_text()
+    (tasks,) = re.findall(r"cat > mail/tasks.py <<'END'\n(.*?)\nEND\n", manual, re.DOTALL)
+    (tests,) = re.findall(r"```python\n# mail/tests.py.*?\n(.*?)```", manual, re.DOTALL)
+    (project / "mail").mkdir()
+    for name, text in {"__init__": "", "tasks": tasks, "tests": tests}.items():
+        (project / "mail" / f"{name}.py").write_text(text)
     with (project / "project_settings.py").open("a") as settings:
-        settings.write('INSTALLED_APPS += ["app"]\n')
-    said = run(project, "manage.py", "test", "--noinput", "app")
+        settings.write('INSTALLED_APPS += ["mail"]\n')
+    said = run(project, "manage.py", "test", "--noinput", "mail")
     assert "Ran 1 test" in said
 
 

@@ -14,19 +14,16 @@ from ..ids import parse_work_id
 from ..models import Archive, Attempt, Work
 from ..permissions import may_retry
 from ..pools import Workpool
-from ..types import CallbackState, FnType, ResultKind
+from ..types import CallbackState, ResultKind
 from .acts import Act
 from .base import Listed
 from .databases import address, shown_database
-from .filters import BatchFilter, CallbackFilter, CreatedFilter, FinishedFilter, FunctionTypeFilter, KindFilter, PoolFilter, least_id
+from .filters import BatchFilter, CallbackFilter, CreatedFilter, FinishedFilter, FunctionTypeFilter, KindFilter, PoolFilter
 from .history import WorkPages
-from .lists import SHOWN_MAX
 from .shown import EMPTY, line, link, moment, payload, with_payloads
 
 #: Characters of an error that a list loads.
 ERROR_SHOWN = 160
-#: Seconds that the clock of whoever made a callback work's identifier may be behind the one that wrote when its work ended.
-CLOCKS = 60
 
 RETRY = Act(
     name="retry",
@@ -130,18 +127,14 @@ class ArchiveAdmin(WorkPages):
     def callback_work(self, row: Any) -> SafeString | str:
         """The work by which its callback is, or was, called again."""
         using = row._state.db
-        since = least_id(row.finished.timestamp() - CLOCKS)
         if row.callback == CallbackState.PENDING:
             found = Work.objects.using(using).filter(callback_of=row.pk).values_list("pk", flat=True).first()
             return link(address(using, "work_change", found), found) if found else EMPTY
         if row.callback != CallbackState.FAILED:
             return EMPTY
-        # No index has what it is a callback of: among the works that failed since, of which there is one.
-        failed = Archive.objects.using(using).filter(kind=ResultKind.FAILED, id__gte=since).order_by("id")
-        last = failed.values_list("id", flat=True)[SHOWN_MAX : SHOWN_MAX + 1].first()
-        near = failed.filter(id__lte=last) if last else failed
-        found = near.filter(callback_of=row.pk, fn_type=FnType.CALLBACK).values_list("pk", flat=True).last()
-        return link(address(using, "archive_change", found), found) if found else EMPTY
+        ended = Archive.objects.using(using).filter(callback_of=row.pk, kind=ResultKind.FAILED).order_by("-finished")
+        last = ended.values_list("pk", flat=True).first()
+        return link(address(using, "archive_change", last), last) if last else EMPTY
 
 
 @admin.register(Attempt)

@@ -10,12 +10,13 @@ from typing import Any
 from django.utils import timezone
 
 from .. import conf
+from ..callbacks import lane_of
 from ..database import Database, database
 from ..database.rows import STANDS
 from ..ids import parse_work_ids
 from ..models import Archive, PendingCompletion, PendingStart, RunningWork, Work, Worker
 from ..segments import segment_ms
-from ..types import FnType, Lane
+from ..types import Lane
 from .reading import COUNT_EACH, Look
 from .states import Reason
 
@@ -169,7 +170,7 @@ def why_due(db: Database, due: Mapping[uuid.UUID, tuple[Mapping[str, Any], int]]
     figures = {one.pool: one for one in look.figures}
     found = {}
     for work_id, (work, segment) in due.items():
-        lane = Lane.CALLBACK if work["fn_type"] == FnType.CALLBACK else Lane.WORK
+        lane = lane_of(work["fn_type"])
         pool = figures.get(work["pool"])
         if pool is None:
             found[work_id] = _why(work, WhyCode.NO_WORKER, f"the pool {work['pool']} has no rows: no workpool_main has ever served it")

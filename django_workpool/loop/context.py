@@ -9,7 +9,7 @@ from .. import eventlog
 from ..database import Database, Sent
 from ..segments import segment_ms
 from ..settle import LockedWork, Verdict
-from ..types import Attempted, FnType, Lane, Run
+from ..types import Attempted, Lane, Run
 from .fleet import Fleet
 from .memory import Cursor, Depth, OpenBatches, PoolMemory, Position, Report, Running
 from .tallies import Counts
@@ -29,11 +29,6 @@ class Ended(NamedTuple):
     follow: str
     segment: int = 0
     id: int = 0
-
-
-def lane_of(work: LockedWork) -> Lane:
-    """Return where a work waits and runs."""
-    return Lane.CALLBACK if work.fn_type == FnType.CALLBACK else Lane.WORK
 
 
 @dataclass(slots=True)

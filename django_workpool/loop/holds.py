@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from .. import conf
+from ..callbacks import lane_of
 from ..models import PendingStart, Work
 from ..segments import SECOND
 from ..settle import Settlement, Verdict, canceled, lock_works, settle
 from ..types import Failure, Follow, ResultKind
-from .context import Iteration, lane_of
+from .context import Iteration
 from .due import Due
 
 #: Wait of work that no live worker knows: short at first, as a worker may just not have imported its module yet.
@@ -34,7 +35,7 @@ def _end(it: Iteration, rows: Sequence[Due], failures: dict[uuid.UUID, Failure |
             else Verdict(follow=Follow.END, kind=ResultKind.FAILED, attempts=work.attempts + 1, returns=work.returns, failure=failure)
         )
         settlements.append(Settlement(work=work, verdict=verdict))
-        it.counts[lane_of(work)].end(verdict.kind, verdict.follow, attempt=failure is not None)
+        it.counts[lane_of(work.fn_type)].end(verdict.kind, verdict.follow, attempt=failure is not None)
         it.emit_end(work, verdict)
     settle(it.db, settlements, it.now_ms)
     it.judged += [(one.work, one.verdict) for one in settlements]

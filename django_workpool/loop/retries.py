@@ -5,12 +5,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from ..callbacks import lane_of
 from ..models import PendingStart
 from ..retry_texts import failed_since
 from ..segments import ceil_segment
 from ..settle import LockedWork, Settlement, canceled, lock_works, retry_behavior, settle
 from ..types import Follow, RetryBehavior
-from .context import Ended, Iteration, lane_of
+from .context import Ended, Iteration
 
 _MS = timedelta(milliseconds=1)
 
@@ -82,7 +83,7 @@ def end_canceled(it: Iteration, works: Sequence[LockedWork]) -> None:
     settle(it.db, settlements, it.now_ms)
     it.judged += [(one.work, one.verdict) for one in settlements]
     for one in settlements:
-        it.counts[lane_of(one.work)].end(one.verdict.kind, one.verdict.follow, attempt=False)
+        it.counts[lane_of(one.work.fn_type)].end(one.verdict.kind, one.verdict.follow, attempt=False)
         it.emit_end(one.work, one.verdict)
 
 
@@ -92,7 +93,7 @@ def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
     for work, is_retry in works:
         behavior = (retry_behavior(work) or RetryBehavior()) if is_retry else None
         segment = ceil_segment(it.now_ms + backoff_ms(behavior, failed_since(work.retry, work.attempts))) if behavior else it.now
-        rows.append(PendingStart(work_id=work.id, pool=work.pool, lane=lane_of(work), priority=work.priority, segment=segment))
-        it.counts[lane_of(work)].retried += is_retry
+        rows.append(PendingStart(work_id=work.id, pool=work.pool, lane=lane_of(work.fn_type), priority=work.priority, segment=segment))
+        it.counts[lane_of(work.fn_type)].retried += is_retry
     # A row that is there already is the wish that this one would be.
     PendingStart.objects.using(it.db.using).bulk_create(rows, ignore_conflicts=True)

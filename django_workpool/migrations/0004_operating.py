@@ -83,6 +83,12 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddIndex(
+            model_name="archive",
+            index=models.Index(
+                condition=models.Q(("callback_of__isnull", False)), fields=["callback_of"], name="workpool_archive_callback"
+            ),
+        ),
+        migrations.AddIndex(
             model_name="tally",
             index=models.Index(fields=["minute", "pool"], name="workpool_tally_minute"),
         ),

@@ -119,7 +119,7 @@ const CHARTS = [
     empty: "Nothing has failed in this time.",
     told: rate,
     lines: ({ history: h }) => [
-      line(2, "Works failed for good", perMinute(h.failed, h), { fill: true }),
+      line(2, "Failed for good", perMinute(h.failed, h), { fill: true }),
       line(3, "Failed attempts", perMinute(h.failed_attempts, h), { dash: [6, 3] }),
     ],
   },
