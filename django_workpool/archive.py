@@ -15,7 +15,7 @@ from . import conf
 from .database import Database, database
 from .database.base import lock_rows
 from .database.rows import KEPT_COLUMNS
-from .models import Archive, InternalState
+from .models import Archive, InternalState, Work
 from .types import CallbackState, FnType, ResultKind
 
 #: Rows that one transaction prunes: a few milliseconds, so that nobody waits for it.
@@ -88,9 +88,21 @@ def retention(pool: str) -> timedelta | None:
     return settings.retention if settings is not None else conf.DEFAULT_RETENTION
 
 
-def callback_fate(using: str, work_id: uuid.UUID, state: CallbackState, error: str = "") -> None:
-    """Note what became of the on_complete of a finished work, if the work is kept."""
-    Archive.objects.using(using).filter(id=work_id).update(callback=state.value, callback_error=error)
+def callback_fate(using: str, work_id: uuid.UUID, state: CallbackState, error: str = "", callback: uuid.UUID | None = None) -> None:
+    """Note what became of the on_complete of a finished work, if the work is kept.
+
+    Args:
+        using: The database.
+        work_id: The finished work.
+        state: What became of it.
+        error: The text of its error.
+        callback: The callback work that tells it, whose row is there. That of an end before the last one, after which the work has run
+            again, says nothing of the last.
+    """
+    ended = Archive.objects.using(using).filter(id=work_id)
+    if callback is not None:
+        ended = ended.filter(finished__lte=Work.objects.using(using).filter(id=callback).values("created"))
+    ended.update(callback=state.value, callback_error=error)
 
 
 #: What an operator may requeue is never pruned by itself.

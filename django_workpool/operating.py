@@ -18,14 +18,14 @@ class OperatedPool:
         """Let a finished work that has failed or was canceled run again, under its id, as often as its retry behaviour allowed at first.
 
         Its failed attempts are kept, and those that come go on counting. Its ``on_complete`` is called again at its new end; it belongs
-        to no batch any more. Outside of a transaction the call waits up to a second where the slot of the last run is not yet free.
+        to no batch any more. Outside of a transaction the call waits up to a second for what is not yet over of the last run.
 
         Args:
             work_id: The id of a finished work, or of callback work that is exhausted.
 
         Returns:
             False if there is nothing to retry: the work has succeeded or not ended, is unknown, of another pool, or no longer kept; or
-            its slot is not yet free, or a cancelation that covers it waits.
+            its slot is not yet free, its ``on_complete`` has yet to be called for that end, or a cancelation that covers it waits.
 
         Raises:
             WorkExists: another work has taken its unique key.
@@ -53,6 +53,8 @@ class OperatedPool:
 
     def run_now(self, work_id: object) -> bool:
         """Let a work that waits for its time (a delay, a backoff) be due now. It starts when its turn comes.
+
+        Inside of a transaction it takes effect after the commit.
 
         Returns:
             False if it does not wait: it runs, has ended, is unknown, of another pool, or being canceled. True if it is due already.

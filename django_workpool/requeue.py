@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from django.db import transaction
 
-from . import archive, conf, eventlog, keys, serialization, tallies
+from . import archive, conf, eventlog, keys, retry_texts, tallies
 from .callbacks import lane_of
 from .database import Database, database
 from .database.base import lock_rows
@@ -23,7 +23,7 @@ from .ids import parse_work_id, parse_work_ids
 from .kick import Source, kick_after_commit
 from .models import Archive, PendingStart, Work
 from .settle import lock_works
-from .types import MAX_ATTEMPTS, CallbackState, FnType, Lane, ResultKind
+from .types import CallbackState, FnType, Lane, ResultKind
 
 #: Works that one transaction requeues.
 CHUNK = 500
@@ -41,7 +41,12 @@ class Refusal(StrEnum):
     SUCCEEDED = "it has succeeded"
     HOLDS_SLOT = "its last run still holds its slot: ask again"
     CANCELING = "a cancelation that covers it waits: ask again"
+    CALLBACK_WAITS = "its on_complete has yet to be called for its last end: ask again"
     KEY_TAKEN = "another work has its unique key"
+
+
+#: Refusals that mostly are none a moment later.
+_PASSES = (Refusal.HOLDS_SLOT, Refusal.CANCELING, Refusal.CALLBACK_WAITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ def retry(pool: str, work_id: object) -> bool:
     deadline = time.monotonic() + FREED_WITHIN
     while True:
         done = requeue(pool, [parsed])
-        waits = done.refused.get(parsed) in (Refusal.HOLDS_SLOT, Refusal.CANCELING)
+        waits = done.refused.get(parsed) in _PASSES
         if not waits or time.monotonic() >= deadline or database(conf.database_alias(pool)).connection.in_atomic_block:
             break
         time.sleep(LOOK_EVERY)
@@ -92,8 +97,8 @@ def exhausted_callback(pool: str, work_id: object) -> uuid.UUID | None:
     if parsed is None:
         return None
     fate = Archive.objects.using(using).filter(id=parsed).values_list("callback", flat=True).first()
-    # A work that was retried may have an exhausted callback of an earlier end: that is not what is asked for.
-    if fate not in (None, CallbackState.FAILED):
+    # A work that was let run again may have an exhausted callback of an earlier end: that is not what is asked for.
+    if fate not in (None, CallbackState.FAILED) or Work.objects.using(using).filter(id=parsed).exists():
         return None
     exhausted = Archive.objects.using(using).filter(kind=ResultKind.FAILED, fn_type=FnType.CALLBACK, callback_of=parsed, pool=pool)
     return exhausted.order_by("-finished").values_list("id", flat=True).first()
@@ -127,8 +132,11 @@ def look(pool: str, work_ids: Iterable[object]) -> Requeued:
 def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     """Requeue works in the caller's transaction."""
     db.take_turn()
+    # What is refused anyway is not locked: those who end its callback would wait for the end of the caller's transaction.
+    looked = look(pool, ids)
+    ids, early = looked.taken, looked.refused
     rows = [row for row in _lock(db, ids) if row.id in set(ids) and row.pool == pool]
-    done = Requeued(refused=_refused(db, pool, ids, rows))
+    done = Requeued(refused=early | _refused(db, pool, ids, rows))
     rows = [row for row in rows if row.id not in done.refused]
     done.holders.update(keys.regain(db, [row.id for row in rows]))
     done.refused.update(dict.fromkeys(done.holders, Refusal.KEY_TAKEN))
@@ -138,7 +146,7 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     among, param = db.among("id", [row.id for row in rows])
     db.execute(f"DELETE FROM {{Archive}} WHERE {among}", [param])
     Work.objects.using(db.using).bulk_create(
-        Work(**{name: getattr(row, name) for name in _KEPT}, retry=_raised(row.retry, row.attempts)) for row in rows
+        Work(**{name: getattr(row, name) for name in _KEPT}, retry=retry_texts.raised(row.retry, row.attempts)) for row in rows
     )
     segment = db.segment()
     PendingStart.objects.using(db.using).bulk_create(
@@ -146,7 +154,7 @@ def _requeue(db: Database, pool: str, ids: Sequence[uuid.UUID]) -> Requeued:
     )
     for row in rows:
         if row.callback_of is not None:
-            archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING)
+            archive.callback_fate(db.using, row.callback_of, CallbackState.PENDING, callback=row.id)
     for lane in Lane:
         number = sum(lane_of(row.fn_type) is lane for row in rows)
         if number:
@@ -177,6 +185,8 @@ def _refused(db: Database, pool: str, ids: Sequence[uuid.UUID], rows: Sequence[A
         refused |= dict.fromkeys(stands.values_list("id", flat=True), Refusal.NOT_ENDED)
     if not rows:
         return refused
+    # Its function may come to another end sooner than the call that is to tell of the last one.
+    refused |= dict.fromkeys([row.id for row in rows if row.callback == CallbackState.PENDING], Refusal.CALLBACK_WAITS)
     refused |= dict.fromkeys([row.id for row in rows if row.kind == ResultKind.SUCCESS], Refusal.SUCCEEDED)
     among, param = db.among("a.id", [row.id for row in rows])
     tables = ("RunningWork", "PendingCompletion", "PendingStart")
@@ -192,19 +202,8 @@ def _refused(db: Database, pool: str, ids: Sequence[uuid.UUID], rows: Sequence[A
     return refused
 
 
-def _raised(retry: str, attempts: int) -> str:
-    """Return a stored retry behaviour that allows for as many attempts more as it did at first."""
-    if not retry:
-        return ""
-    stored = serialization.decode(retry)
-    # However often it is requeued: what it had at first is kept beside what it has now.
-    allowed = stored.get("allowed", stored["max_attempts"])
-    stored |= {"max_attempts": min(MAX_ATTEMPTS, attempts + allowed), "allowed": allowed}
-    return serialization.encode(stored, "retry")
-
-
 def run_now(pool: str, work_id: object) -> bool:
-    """Let a work that waits for its time be due now.
+    """Let a work that waits for its time be due now; inside a transaction, as soon as that is committed.
 
     Returns:
         False if it runs, has ended, is unknown, of another pool, or being canceled. True if it is due already, too.
@@ -213,25 +212,35 @@ def run_now(pool: str, work_id: object) -> bool:
     parsed = parse_work_id(work_id)
     using = conf.database_alias(pool)
     db = database(using)
-    # Nothing is locked for a work that runs: its worker would wait for the end of the caller's transaction.
     if parsed is None or (due := _due(db, pool, parsed)) is None:
         return False
     if due <= db.segment():
         return True
-    with transaction.atomic(using=using):
+    # The transaction around a test, which is never committed, is nobody's.
+    if all(getattr(block, "_from_testcase", False) for block in db.connection.atomic_blocks):
+        return _bring_forward(db, pool, parsed)
+    # The loop comes to these rows as soon as the work is due by itself, and would wait for the end of the caller's transaction: with all
+    # other works of the pool.
+    transaction.on_commit(lambda: _bring_forward(db, pool, parsed), using=using, robust=True)
+    return True
+
+
+def _bring_forward(db: Database, pool: str, work_id: uuid.UUID) -> bool:
+    """Let a waiting work be due now, in a short transaction; return whether it is."""
+    with transaction.atomic(using=db.using):
         # Cancelations and holds pass over what is locked; a start does not ask for the lock, so the row itself decides.
         db.take_turn()
-        works = lock_works(using, [parsed])
-        if parsed not in works or (due := _due(db, pool, parsed)) is None:
+        works = lock_works(db.using, [work_id])
+        if work_id not in works or (due := _due(db, pool, work_id)) is None:
             return False
-        now, work = db.segment(), works[parsed]
+        now, work = db.segment(), works[work_id]
         if due <= now:
             return True
-        if not db.execute("DELETE FROM {PendingStart} WHERE work_id = %s AND segment = %s", [db.uuid_param(parsed), due]):
+        if not db.execute("DELETE FROM {PendingStart} WHERE work_id = %s AND segment = %s", [db.uuid_param(work_id), due]):
             return False
-        row = PendingStart(work_id=parsed, pool=pool, lane=lane_of(work.fn_type), priority=work.priority, segment=now)
-        PendingStart.objects.using(using).bulk_create([row])
-        kick_after_commit(using, pool, Source.RETRY)
+        row = PendingStart(work_id=work_id, pool=pool, lane=lane_of(work.fn_type), priority=work.priority, segment=now)
+        PendingStart.objects.using(db.using).bulk_create([row])
+        kick_after_commit(db.using, pool, Source.RETRY)
     return True
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import archive, eventlog, serialization
+from . import archive, eventlog, retry_texts, serialization
 from .database import Database, Due, NewWork, Sent
 from .database.base import lock_rows
 from .database.rows import PROBE
@@ -110,8 +110,8 @@ def own(db: Database, run: Run) -> tuple[LockedWork, str, float] | None:
 
 
 def retry_behavior(work: LockedWork) -> RetryBehavior | None:
-    """Return the work's retry behaviour, None if a failure is final."""
-    return RetryBehavior.from_json(serialization.decode(work.retry)) if work.retry else None
+    """Return the work's retry behaviour; None if a failure is final, as it is where that cannot be read."""
+    return retry_texts.read(work.retry, work.id)
 
 
 def judge(work: LockedWork, outcome: Outcome) -> Verdict:
@@ -193,9 +193,7 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
     for one in settlements:
         if one.work.on_complete and one.callback is CallbackState.PENDING:
             make_callback_work(db, one)
-        if one.work.callback_of is not None:
-            ended = CallbackState.DONE if one.verdict.kind is ResultKind.SUCCESS else CallbackState.FAILED
-            archive.callback_fate(db.using, one.work.callback_of, ended, one.verdict.error)
+    _tell_fates(db, settlements)
     BatchFailure.objects.using(db.using).bulk_create(
         BatchFailure(batch_id=one.work.batch_id, work_id=one.work.id, kind=one.verdict.kind.value)
         for one in settlements
@@ -203,6 +201,15 @@ def _end(db: Database, settlements: Sequence[Settlement], now_ms: float) -> None
     )
     among, param = db.among("id", [one.work_id for one in finished])
     db.execute(f"DELETE FROM {{Work}} WHERE {among}", [param])
+
+
+def _tell_fates(db: Database, settlements: Sequence[Settlement]) -> None:
+    """Note in the archive what became of the on_complete of finished works, where callback work has ended."""
+    told = [(one.work.callback_of, one) for one in settlements if one.work.callback_of is not None]
+    # In one order, the archive's rows being locked by it: whoever lets finished works run again locks many, too.
+    for callback_of, one in sorted(told, key=lambda pair: pair[0]):
+        state = CallbackState.DONE if one.verdict.kind is ResultKind.SUCCESS else CallbackState.FAILED
+        archive.callback_fate(db.using, callback_of, state, one.verdict.error, callback=one.work.id)
 
 
 def succeed(db: Database, pool: str, attempted: Sequence[Attempted]) -> Sent:

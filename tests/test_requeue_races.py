@@ -20,6 +20,7 @@ from .states.functions import act
 from .states.rows import POOL, S10, USING, finished, given, left_over, numbers, pass_time
 from .test_keys_races import lock_waits, waiting_for
 from .test_requeue import run_out
+from .works.models import Event
 
 pytestmark = pytest.mark.django_db(transaction=True)
 on_servers = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer: its transactions do not meet")
@@ -166,7 +167,7 @@ def test_a_start_that_was_read_before_the_row_was_replaced_is_one_run(loop: Loop
 
     def replace() -> bool:
         with transaction.atomic():
-            done = Workpool().run_now(work_id)
+            done = requeue._bring_forward(database(USING), POOL, work_id)
             replaced.set()
             begun.wait(1)
             return done
@@ -177,7 +178,7 @@ def test_a_start_that_was_read_before_the_row_was_replaced_is_one_run(loop: Loop
     (old,) = db.fetch("SELECT id, segment FROM {PendingStart}")
     # As the loop does with a row that it has read as due: it waits for the other's end, as the row is being deleted.
     with db.write():
-        tokens = db.begin_runs(POOL, 0, [Start(old[0], work_id, old[1], loop.worker.id)], db.clock_ms())
+        tokens = db.begin_runs(POOL, 0, [Start(old[0], work_id, old[1], loop.worker.id)], db.clock_ms())()
     begun.set()
     thread.join()
     assert results == [True] and len(tokens) == 1
@@ -193,7 +194,7 @@ def test_whoever_asks_while_the_loop_starts_the_work_is_told_that_it_runs(loop: 
     db = database(USING)
     (old,) = db.fetch("SELECT id, segment FROM {PendingStart}")
     with db.write():
-        db.begin_runs(POOL, 0, [Start(old[0], work_id, old[1], loop.worker.id)], db.clock_ms())
+        db.begin_runs(POOL, 0, [Start(old[0], work_id, old[1], loop.worker.id)], db.clock_ms())()
         thread, results = waiting_for(lambda: Workpool().run_now(work_id))
         _wait_for_a_lock()
     thread.join()
@@ -216,9 +217,51 @@ def test_run_now_and_cancel_at_once_end_the_work_as_canceled_or_let_it_run(loop:
 
 
 @on_servers
+def test_the_loop_does_not_wait_for_a_callers_transaction(loop: Loop) -> None:
+    """Not even where the work becomes due by itself while that is open: else no work of the pool would start meanwhile."""
+    work_id = Workpool().using(delay=timedelta(milliseconds=300)).enqueue(act)
+    unknown = Workpool().using(delay=timedelta(milliseconds=300)).enqueue(act)
+    Work.objects.filter(id=unknown).update(func_path="gone.away")
+
+    def ask() -> None:
+        assert Workpool().run_now(work_id) and Workpool().run_now(unknown)
+        Event.objects.create(name="asked", key="", at=0)
+
+    with another_session(ask):
+        pass_time(10)
+        assert [run.work_id for run in loop.settle()] == [work_id]
+        assert not Event.objects.exists(), "the loop has waited for the end of that transaction"
+    assert Work.objects.get(id=unknown).held_since is not None
+
+
+def test_run_now_takes_effect_with_the_commit() -> None:
+    work_id = Workpool().using(delay=timedelta(days=1)).enqueue(act)
+    before = PendingStart.objects.get()
+    with pytest.raises(RuntimeError), transaction.atomic():
+        assert Workpool().run_now(work_id) is True
+        raise RuntimeError
+    assert PendingStart.objects.get() == before
+    with transaction.atomic():
+        assert Workpool().run_now(work_id) is True
+        # What is enqueued here is not seen by others before the commit, either.
+        other = Workpool().using(delay=timedelta(days=1)).enqueue(act)
+        assert Workpool().run_now(other) is True
+        assert set(PendingStart.objects.exclude(work_id=other)) == {before}
+    assert all(row.segment <= database(USING).segment() for row in PendingStart.objects.all())
+
+
+@on_servers
+def test_whoever_ends_a_callback_does_not_wait_for_a_retry_that_is_refused() -> None:
+    work_id = given(finished("failed"))
+    Archive.objects.update(callback="pending")
+    with another_session(lambda: Workpool().retry(work_id)), transaction.atomic():
+        assert Archive.objects.select_for_update(nowait=True).get().id == work_id
+
+
+@on_servers
 def test_a_cancelation_does_not_wait_for_run_now(loop: Loop) -> None:
     work_id = Workpool().using(delay=timedelta(days=1)).enqueue(act)
-    with another_session(lambda: Workpool().run_now(work_id)):
+    with another_session(lambda: requeue._bring_forward(database(USING), POOL, work_id)):
         Workpool().cancel(work_id)
         # It passes over the work, whose row is locked, and comes back to it.
         assert loop.iterate().runs == {}

@@ -148,6 +148,7 @@ FLOORS = [
         "plain",
         "serialization",
         "failures",
+        "retry_texts",
         "database_errors",
         "current_work",
         "ticks",

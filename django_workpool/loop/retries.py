@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from ..callbacks import lane_of
 from ..models import PendingStart
+from ..retry_texts import failed_since
 from ..segments import ceil_segment
 from ..settle import LockedWork, Settlement, canceled, lock_works, retry_behavior, settle
 from ..types import Follow, RetryBehavior
@@ -91,7 +92,7 @@ def queue(it: Iteration, works: Sequence[tuple[LockedWork, bool]]) -> None:
     rows = []
     for work, is_retry in works:
         behavior = (retry_behavior(work) or RetryBehavior()) if is_retry else None
-        segment = ceil_segment(it.now_ms + backoff_ms(behavior, work.attempts)) if behavior else it.now
+        segment = ceil_segment(it.now_ms + backoff_ms(behavior, failed_since(work.retry, work.attempts))) if behavior else it.now
         rows.append(PendingStart(work_id=work.id, pool=work.pool, lane=lane_of(work.fn_type), priority=work.priority, segment=segment))
         it.counts[lane_of(work.fn_type)].retried += is_retry
     # A row that is there already is the wish that this one would be.
