@@ -11,7 +11,7 @@ from ..works.tasks import fail
 from .chrome import Browser
 from .common import account, later
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 #: What any page of the pools offers to do.
 ACTS = ("Cancel", "Let run again", "Run now", "Pause", "Go on", "Wake the main loop", "Cancel all works",

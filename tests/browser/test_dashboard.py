@@ -15,7 +15,7 @@ from ..works.tasks import fail, hold, note
 from .chrome import PHONE, WIDE, Browser
 from .common import later
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 PAGE = "/admin/workpool/globals/dashboard/"
 LIVE = "#workpool:is([data-state='live'], [data-state='unwell'])"

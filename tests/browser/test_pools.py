@@ -15,7 +15,7 @@ from ..live import Live, database_clock, running, wait_until
 from ..works.tasks import hold, nap
 from .chrome import Browser
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 POOL = "imports"
 PAGE = f"/admin/workpool/globals/{POOL}/change/"

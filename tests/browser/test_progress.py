@@ -14,7 +14,7 @@ from ..works.tasks import fail, hold
 from .chrome import Browser
 from .common import assert_harmless, later
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 BAR = "workpool-progress"
 

@@ -5,7 +5,7 @@ import pytest
 from .chrome import Browser
 from .common import account
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 
 def test_what_a_page_does_wrong_is_seen_in_the_console(browser: Browser) -> None:

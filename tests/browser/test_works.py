@@ -14,7 +14,7 @@ from ..works.tasks import fail, fail_once, note
 from .chrome import Browser
 from .common import later
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 WORKS, FINISHED = "/admin/workpool/work/", "/admin/workpool/archive/"
 FILTERS = "#changelist-filter"
