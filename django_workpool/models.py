@@ -127,8 +127,8 @@ class Work(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     pool = models.CharField(max_length=POOL_LENGTH)
-    fn_type = models.CharField(max_length=10, choices=_choices(FnType))
-    func_path = models.CharField(max_length=PATH_LENGTH)
+    fn_type = models.CharField("kind of function", max_length=10, choices=_choices(FnType))
+    func_path = models.CharField("function", max_length=PATH_LENGTH)
     name = models.CharField(max_length=NAME_LENGTH)
     #: JSON text, so that every database gives back exactly what it was given.
     arguments = models.TextField()
@@ -283,7 +283,7 @@ class Attempt(models.Model):
     worker = models.CharField(max_length=255)
     started = models.DateTimeField(null=True)
     ended = models.DateTimeField()
-    class_path = models.CharField(max_length=PATH_LENGTH)
+    class_path = models.CharField("exception", max_length=PATH_LENGTH)
     text = models.TextField()
     traceback = models.TextField(blank=True)
 
@@ -353,13 +353,13 @@ class Archive(models.Model):
     #: The id the work had.
     id = models.UUIDField(primary_key=True)
     pool = models.CharField(max_length=POOL_LENGTH)
-    fn_type = models.CharField(max_length=10, choices=_choices(FnType))
-    func_path = models.CharField(max_length=PATH_LENGTH)
+    fn_type = models.CharField("kind of function", max_length=10, choices=_choices(FnType))
+    func_path = models.CharField("function", max_length=PATH_LENGTH)
     name = models.CharField(max_length=NAME_LENGTH)
     arguments = models.TextField()
     priority = models.SmallIntegerField()
     attempts = models.BigIntegerField()
-    kind = models.CharField(max_length=10, choices=_choices(ResultKind))
+    kind = models.CharField("result", max_length=10, choices=_choices(ResultKind))
     #: JSON text of the return value.
     value = models.TextField(default="null")
     error = models.TextField(blank=True, default="")
@@ -472,9 +472,9 @@ class Periodic(models.Model):
     id = models.BigAutoField(primary_key=True)
     name = models.CharField(max_length=200, unique=True)
     pool = models.CharField(max_length=POOL_LENGTH)
-    func_path = models.CharField(max_length=PATH_LENGTH)
+    func_path = models.CharField("function", max_length=PATH_LENGTH)
     #: What a Work takes over from its function: the leader need not know it.
-    fn_type = models.CharField(max_length=10, choices=_choices(FnType))
+    fn_type = models.CharField("kind of function", max_length=10, choices=_choices(FnType))
     retry = models.TextField(blank=True, default="")
     #: JSON text, as Work has it.
     arguments = models.TextField(default='{"args": [], "kwargs": {}}')

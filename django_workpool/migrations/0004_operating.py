@@ -92,5 +92,60 @@ class Migration(migrations.Migration):
             model_name="tally",
             index=models.Index(fields=["minute", "pool"], name="workpool_tally_minute"),
         ),
+        # Labels alone: no statement.
+        migrations.AlterField(
+            model_name="archive",
+            name="fn_type",
+            field=models.CharField(
+                choices=[("action", "action"), ("mutation", "mutation"), ("query", "query"), ("callback", "callback")],
+                max_length=10,
+                verbose_name="kind of function",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="archive",
+            name="func_path",
+            field=models.CharField(max_length=500, verbose_name="function"),
+        ),
+        migrations.AlterField(
+            model_name="archive",
+            name="kind",
+            field=models.CharField(
+                choices=[("success", "success"), ("failed", "failed"), ("canceled", "canceled")], max_length=10, verbose_name="result"
+            ),
+        ),
+        migrations.AlterField(
+            model_name="attempt",
+            name="class_path",
+            field=models.CharField(max_length=500, verbose_name="exception"),
+        ),
+        migrations.AlterField(
+            model_name="periodic",
+            name="fn_type",
+            field=models.CharField(
+                choices=[("action", "action"), ("mutation", "mutation"), ("query", "query"), ("callback", "callback")],
+                max_length=10,
+                verbose_name="kind of function",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="periodic",
+            name="func_path",
+            field=models.CharField(max_length=500, verbose_name="function"),
+        ),
+        migrations.AlterField(
+            model_name="work",
+            name="fn_type",
+            field=models.CharField(
+                choices=[("action", "action"), ("mutation", "mutation"), ("query", "query"), ("callback", "callback")],
+                max_length=10,
+                verbose_name="kind of function",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="work",
+            name="func_path",
+            field=models.CharField(max_length=500, verbose_name="function"),
+        ),
         migrations.RunPython(schema.fit_operating, migrations.RunPython.noop, atomic=False),
     ]
