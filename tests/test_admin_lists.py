@@ -195,7 +195,7 @@ def test_a_filter_that_changes_begins_anew(small: None, admin_client: Client) ->
     assert f"past={rows[15].pk}&" not in page.replace("&amp;", "&").partition("changelist-filter")[2].replace("Further back", "")
 
 
-@pytest.mark.parametrize("past", ["x", "~", "9" * 50, "%00", "0192~x", "null", "2026-01-01~" + str(uuid.uuid4())])
+@pytest.mark.parametrize("past", ["x", "~", "9" * 50, "%00", "0192~x", "null", "2026-01-01~" + str(uuid.UUID(int=7, version=4))])
 def test_a_place_that_is_none_is_the_beginning(admin_client: Client, past: str) -> None:
     ids = [row.pk for row in add_finished(3)]
     assert shown(admin_client, "archive", f"past={past}") == ids[::-1]

@@ -19,7 +19,7 @@ from .acts import Act
 from .base import Listed
 from .databases import address, shown_database
 from .filters import BatchFilter, CallbackFilter, CreatedFilter, FinishedFilter, FunctionTypeFilter, KindFilter, PoolFilter
-from .history import WorkPages
+from .history import WorkPages, attempts_of
 from .shown import EMPTY, line, link, moment, payload, with_payloads
 
 #: Characters of an error that a list loads.
@@ -27,7 +27,7 @@ ERROR_SHOWN = 160
 
 RETRY = Act(
     name="retry",
-    label="Let run again (failed and canceled ones)",
+    label="Let run again",
     done="Enqueued again",
     refused="succeeded, does not exist any more, or still holds its slot",
     allowed=may_retry,
@@ -100,7 +100,8 @@ class ArchiveAdmin(WorkPages):
     def told(self, row: Any) -> Iterator[tuple[datetime | None, object]]:
         """Add how it ended."""
         yield from super().told(row)
-        yield row.started, f"last attempt started on {row.worker or EMPTY}"
+        if row.started not in {one.started for one in attempts_of(row)}:
+            yield row.started, f"last attempt started on {row.worker or EMPTY}"
         yield row.finished, f"finished: {row.kind}" + (f"; its callback is {row.callback}" if row.callback else "")
 
     @admin.display(description="name")

@@ -186,7 +186,9 @@ class WorkAdmin(WorkPages):
         """Add what is going on."""
         yield from super().told(row)
         if row.follow is None and row.run_token is None:
-            yield segment_moment(row.start_segment), "due"
+            due = segment_moment(row.start_segment)
+            # A segment begins before what is enqueued in it.
+            yield due and max(due, row.created), "due"
         if row.run_token is not None:
             yield row.run_started, f"attempt {row.attempts + 1} started on {row.on or row.run_worker}"
         yield row.held_since, "held: no live worker knew its function"

@@ -38,7 +38,7 @@ _ADVICE = {
     Reason.NO_WORKER: "no live worker serves it: start workpool_main, without --pool or with --pool and its name",
     Reason.FULL: "as many works run as its limit allows",
     Reason.NO_ROOM: "all workers that could take its works are full: start more of them, or give them more --threads",
-    Reason.PAUSED: "its limit is 0: configure(max_parallelism=...) lets it go on",
+    Reason.PAUSED: "its limit is 0: resume() or configure(max_parallelism=...) lets it go on",
     Reason.HELD: "no live worker knows these functions: deploy their code; works held for longer than HOLD fail",
     Reason.OK: "",
 }
