@@ -146,8 +146,8 @@ def prune(using: str, pool: str, keep_for: timedelta | None = None, *, exhausted
         db.take_turn()
         ids: list[Any] = list(rows.order_by("finished").values_list("id", flat=True)[:PRUNE_CHUNK])
         if ids:
-            # Else the attempts of a work could go that runs again meanwhile.
-            held: Any = lock_rows(Archive, using, skip_locked=True).filter(id__in=ids).order_by("id")
+            # Else the attempts of a work could go that runs again meanwhile; and what has ended again meanwhile is not old.
+            held: Any = (lock_rows(Archive, using, skip_locked=True) & rows).filter(id__in=ids).order_by("id")
             ids = list(held.values_list("id", flat=True))
         if ids:
             forget(db, ids)

@@ -67,10 +67,11 @@ def enqueue_calls(pool: str, options: CheckedOptions, function: object, calls: I
 
 
 def _insert_and_tell(using: str, new: NewWork, ids: Sequence[uuid.UUID], arguments: Sequence[str], options: CheckedOptions) -> None:
-    if tracing.tracer is None:
+    # Read once: another thread may stop the tracing.
+    if (tracer := tracing.tracer) is None:
         _insert_told(using, new, ids, arguments, options)
         return
-    with tracing.tracer.sending(new.pool, new.func_path, ids) as trace:
+    with tracer.sending(new.pool, new.func_path, ids) as trace:
         _insert_told(using, replace(new, trace=trace), ids, arguments, options)
 
 

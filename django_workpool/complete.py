@@ -234,8 +234,9 @@ def _call_back(db: Database, run: Run, work: LockedWork, verdict: Verdict, conte
         with transaction.atomic(using=db.using):
             registered = functions.resolve(work.on_complete, functions.CALLBACK_KINDS)
             func = registered.func
-            if tracing.tracer is not None:
-                func = tracing.tracer.calling_back(run, work.on_complete, func)
+            # Read once: another thread may stop the tracing.
+            if (tracer := tracing.tracer) is not None:
+                func = tracer.calling_back(run, work.on_complete, func)
             contextvars.Context().run(func, callback_args(work.id, context, verdict))
             if len(connection.savepoint_ids) <= depth:
                 broken = True

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Value
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce, NullIf
 
 from . import conf
@@ -42,8 +42,12 @@ def apply_settings(using: str) -> None:
         limit, level = conf.pool(name).max_parallelism, conf.pool(name).log_level
         rows = Globals.objects.using(using).filter(pool=name)
         if limit is not None:
-            rows.filter(paused_limit__isnull=True).exclude(max_parallelism=limit).update(max_parallelism=limit)
-            rows.filter(paused_limit__isnull=False).exclude(paused_limit=limit).update(paused_limit=limit)
+            paused = Q(paused_limit__isnull=False)
+            # One statement, so that a pause that begins or ends meanwhile comes before or after it.
+            rows.exclude(paused, paused_limit=limit).exclude(~paused, max_parallelism=limit).update(
+                max_parallelism=Case(When(paused, then=F("max_parallelism")), default=Value(limit)),
+                paused_limit=Case(When(paused, then=Value(limit))),
+            )
         if level is not None:
             rows.exclude(log_level=level).update(log_level=level)
 

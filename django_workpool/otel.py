@@ -101,14 +101,18 @@ class _Spanned:
             self._context = trace.set_span_in_context(self._span, parent)
 
     def carried(self, *, link: bool = False) -> str:
-        """Return what carries this span on; nothing, if that is longer than what is stored."""
+        """Return what carries this span on. Of what is longer than what is stored, the longest entries are left out: baggage first."""
         carrier: dict[str, str] = {}
-        text = ""
         with _guard("to carry a span on"):
             if self._context is not None:
                 propagate.inject(carrier, self._context)
-                text = json.dumps(carrier | ({LINK: "1"} if link else {}), separators=(",", ":")) if carrier else ""
-        return text if len(text) <= tracing.TRACE_MAX else ""
+                kept = sorted(carrier, key=lambda name: len(carrier[name]))
+                while kept:
+                    text = json.dumps({name: carrier[name] for name in kept} | ({LINK: "1"} if link else {}), separators=(",", ":"))
+                    if len(text) <= tracing.TRACE_MAX:
+                        return text
+                    kept.pop()
+        return ""
 
     @contextmanager
     def current(self) -> Iterator[None]:

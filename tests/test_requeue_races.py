@@ -90,6 +90,26 @@ def test_a_work_runs_again_or_is_pruned_and_keeps_its_attempts_if_it_runs(settin
 
 
 @on_servers
+def test_pruning_leaves_what_has_ended_again_since_it_was_seen() -> None:
+    """Between the look and the lock a work may have run again, and ended again: its last end is not old."""
+    work_id, db = given(finished("failed")), database(USING)
+    Archive.objects.update(finished=db.moment(0))
+    looks: list[str] = []
+
+    def end_again(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        found = execute(sql, params, many, context)
+        if "SELECT" in sql and Archive._meta.db_table in sql:
+            looks.append(sql)
+            if len(looks) == 1:
+                at_once(lambda: Archive.objects.update(finished=db.moment(db.clock_ms())))
+        return found
+
+    with connection.execute_wrapper(end_again):
+        assert archive.prune(USING, POOL, timedelta(hours=1)) == 0
+    assert Archive.objects.get().id == work_id and numbers(work_id) == [1] and len(looks) == 2
+
+
+@on_servers
 def test_pruning_passes_over_a_work_that_somebody_lets_run_again() -> None:
     work_id, other = given(finished("failed")), given(finished("failed"))
     with another_session(lambda: Workpool().retry(work_id)):

@@ -2,13 +2,16 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 
 import pytest
 from django.db import DatabaseError, OperationalError, connection, connections
 
 from django_workpool.database import database
 from django_workpool.database_errors import is_connection_loss
+from django_workpool.execution import progress
+from django_workpool.execution.progress import Said, WrittenBoard
 from django_workpool.runner import service
 from django_workpool.runner.service import Service
 
@@ -115,3 +118,39 @@ def test_a_statement_that_is_never_answered_ends_when_its_connection_is_cut() ->
     # The server has not noticed yet.
     db.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'workpool probe'")
     wait_until(lambda: db.fetch("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'workpool probe'") == [(0,)])
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_the_board_of_progress_is_cut_loose_and_goes_on(stop: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing that functions say would be written any more by its process."""
+    written: list[Sequence[Said]] = []
+
+    def write(using: str, taken: Sequence[Said]) -> None:
+        if not written:
+            written.append(())
+            database(using).fetch("SELECT pg_sleep(60)")
+        written.append(taken)
+
+    monkeypatch.setattr(progress, "write", write)
+    monkeypatch.setattr(progress, "EVERY", 0.02)
+    board = WrittenBoard("default")
+    service = Service("progress", board.run, stop, lambda: board.progress, lambda: database("default").cut("progress"))
+    service.start()
+    # While nothing is said it may wait for as long as it likes.
+    for _ in range(20):
+        service.look()
+    assert not service.is_dead and service._stuck == 0
+    board.say(Said(uuid.UUID(int=1), 1, 2.0, 3.0))
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'workpool progress' AND query LIKE '%%pg_sleep%%'"
+    wait_until(lambda: database("default").fetch(waiting) == [(1,)])
+    while not service._stuck:
+        service.look()
+    wait_until(lambda: len(written) == 2)
+    assert written[1] == [(uuid.UUID(int=1), 1, 2.0, 3.0)] and not service.is_dead
+    stop.set()
+    board.close()
+    assert service.join(20)
+    # The server does not see that the other end is gone.
+    database("default").fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'workpool progress'")
+    wait_until(lambda: database("default").fetch(waiting) == [(0,)])

@@ -16,13 +16,17 @@ from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from django_workpool import WorkExists, Workpool, aenqueue, call, enqueue, otel, tracing
+from django_workpool import WorkExists, Workpool, aenqueue, call, client, enqueue, otel, tracing
+from django_workpool import complete as complete_room
+from django_workpool.execution import limits
 from django_workpool.models import Archive, Work
 from django_workpool.testing import run_work
 
 from .conftest import StartMain
 from .live import PATIENCE
 from .spans import Spans, tracing_here
+from .states import functions
+from .states.driver import SUCCESS, Loop, complete
 from .works.tasks import fail, note
 from .works.traces import TRACES_VARIABLE, traced_action, traced_coroutine, traced_end, traced_query, traced_together
 
@@ -85,7 +89,9 @@ def test_baggage_comes_along_and_what_is_too_long_is_dropped(spans: Spans) -> No
         finally:
             context.detach(token)
     short, long = Work.objects.order_by("id").values_list("trace", flat=True)
-    assert json.loads(short)["baggage"] == "tenant=" + "x" * 10 and long == ""
+    assert json.loads(short)["baggage"] == "tenant=" + "x" * 10
+    # Its trace is carried all the same.
+    assert json.loads(long).keys() == {"traceparent"} and tracing.told(long).keys() == {"trace"}
 
 
 def test_coroutines_enqueue_in_their_trace(spans: Spans) -> None:
@@ -348,3 +354,29 @@ def test_without_the_library_the_import_says_what_to_install() -> None:
     assert done.stderr.splitlines()[-1] == (
         "ImportError: django_workpool.otel needs OpenTelemetry's API, which is not installed here: pip install 'django_workpool[otel]'."
     )
+
+
+class Stopped:
+    """The module as others see it while another thread stops the tracing: there is a tracer, and at the next look there is none."""
+
+    def __init__(self) -> None:
+        self._tracers = [tracing.tracer]
+
+    @property
+    def tracer(self) -> Any:
+        return self._tracers.pop() if self._tracers else None
+
+
+def test_tracing_that_is_stopped_meanwhile_fails_nothing(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "tracing", Stopped())
+    enqueue(note)
+    loop = Loop()
+    work_id = Workpool().using(on_complete=functions.told).enqueue(functions.act)
+    (run,) = [one for one in loop.settle() if one.work_id == work_id]
+    monkeypatch.setattr(limits, "tracing", Stopped())
+    limits.begin(run)
+    limits.end(run)
+    monkeypatch.setattr(complete_room, "tracing", Stopped())
+    completed = complete(run, SUCCESS)
+    assert completed is not None and completed.callback_failure is None
+    assert len(functions.effects(work_id)) == 1

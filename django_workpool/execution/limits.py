@@ -37,7 +37,9 @@ class _Watched:
 
     def __init__(self, run: Run, span: tracing.RunSpan | None = None) -> None:
         self.run, self.work = run, work_of(run)
-        self.span = tracing.tracer.running(run) if span is None and tracing.tracer is not None else span
+        # Read once: another thread may stop the tracing.
+        tracer = tracing.tracer
+        self.span = tracer.running(run) if span is None and tracer is not None else span
         self.timeout: Timeout | None = None
         self.calling = False
 

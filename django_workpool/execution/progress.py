@@ -60,6 +60,13 @@ class Board:
         self._alarm: SimpleQueue[None] = SimpleQueue()
         self._asleep = self._closed = False
         self._told = float("-inf")
+        #: Statements begun, and whether one is under way.
+        self._rounds, self._bringing = 0, False
+
+    @property
+    def progress(self) -> object:
+        """Something else each time, unless it waits for the answer to one statement."""
+        return self._rounds if self._bringing else object()
 
     def say(self, said: Said) -> None:
         """Take what a run says; it is written soon. Never waits."""
@@ -112,16 +119,19 @@ class Board:
         taken = sorted(self._newest.pop(token) for token in list(self._newest)[:MOST])
         if not taken:
             return
+        self._rounds, self._bringing = self._rounds + 1, True
         try:
             self._bring(taken)
         except Exception as error:
             with suppress(Exception):
                 self._rest()
             self._put_off(taken, error)
+        finally:
+            self._bringing = False
 
     def _put_off(self, taken: Sequence[Said], error: Exception) -> None:
         if may_pass(error):
-            for said in taken[: MOST - len(self._newest)]:
+            for said in taken[: max(0, MOST - len(self._newest))]:
                 self._newest.setdefault(said.token, said)
         if time.monotonic() - self._told >= TELL_EVERY:
             self._told = time.monotonic()

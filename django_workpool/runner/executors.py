@@ -64,8 +64,8 @@ class Executors:
         self.all: list[Executor] = [self.local, self.coroutines, self.side, *([self.foreign] if self.foreign else [])]
 
     def bodies(self) -> dict[str, Callable[[threading.Event], None]]:
-        """Return the bodies of the threads that they need, by name."""
-        bodies: dict[str, Callable[[threading.Event], None]] = {"progress": self.board.run}
+        """Return the bodies of the threads that they need, by name, the board's left out: that one needs the database."""
+        bodies: dict[str, Callable[[threading.Event], None]] = {}
         if isinstance(self.local, ProcessExecutor):
             bodies["children"] = self.local.run
         if self.foreign:

@@ -129,13 +129,14 @@ class Process:
         _freeze()
         self.leader = Leader(self.using, self.id, self.intake)
         worker_id = self._patiently(self._register)
-        intake = self.intake
+        intake, board = self.intake, self.intake.executors.board
         self.watcher = Watcher(self.using, self.leader, intake.submit, intake.assignments.begin_fetch, self._register, worker_id)
         self._unlisten = kick.listen(self.using, self.leader.hear)
         self.services = [
             self._service("watch", self.watcher.run, lambda: self.watcher.rounds),
             self._service("writer", intake.writer.run, lambda: intake.writer.progress),
             self._service("loop", self.leader.run, lambda: self.leader.watchdog.turned),
+            self._service("progress", board.run, lambda: board.progress),
             *(Service(name + self._mark, body, self.end) for name, body in intake.executors.bodies().items()),
             Service("signals" + self._mark, courier.run, self.end),
         ]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -22,10 +23,14 @@ EVERY = 1.0
 HEARTBEAT = 15.0
 #: Seconds that a stream lasts: where it is a coroutine, and where it holds a thread of the server.
 LASTS, LASTS_IN_THREAD = 60.0, 10.0
+#: Looks of this process at the same time. Each may take a connection, and there may be hundreds of streams.
+LOOKS_AT_ONCE = 4
 #: Milliseconds after which a browser comes again.
 AGAIN = 2_000
 #: The id of the last event: a client that has it need not come again.
 FINISHED = "finished"
+
+_looks = threading.BoundedSemaphore(LOOKS_AT_ONCE)
 
 
 class Stream:
@@ -44,7 +49,10 @@ class Stream:
         self._sent_at = time.monotonic()
 
     def look(self) -> str:
-        """Ask the database once, and return what is to be sent; nothing if nothing has changed."""
+        """Ask the database once, and return what is to be sent; nothing if nothing has changed, or so many ask that it was not its turn."""
+        if not _looks.acquire(timeout=EVERY):
+            self.over = time.monotonic() >= self._until
+            return ""
         try:
             found = answer(self.link)
         except DatabaseError as error:
@@ -53,10 +61,13 @@ class Stream:
             self.over = True
             return ""
         finally:
-            connection = connections[conf.database_alias(self.link.pool)]
-            if not connection.in_atomic_block:
-                # Not kept between two looks, unless the project keeps its connections. A transaction here is a test's.
-                connection.close_if_unusable_or_obsolete()
+            try:
+                connection = connections[conf.database_alias(self.link.pool)]
+                if not connection.in_atomic_block:
+                    # Not kept between two looks, unless the project keeps its connections. A transaction here is a test's.
+                    connection.close_if_unusable_or_obsolete()
+            finally:
+                _looks.release()
         ended = found["state"] == "finished"
         self.over = ended or time.monotonic() >= self._until
         text, now = json.dumps(found), time.monotonic()

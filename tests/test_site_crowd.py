@@ -1,0 +1,63 @@
+"""Many streams of events in one process: they share a few connections to the database."""
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.asgi import get_asgi_application
+from django.db import connection
+
+from django_workpool import Workpool
+from django_workpool.database import database
+from django_workpool.site import status_url, streams
+
+from .live import wait_until
+from .states.functions import act
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.works.site")]
+
+CROWD = 150
+
+
+def test_a_crowd_of_streams_takes_few_connections(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(streams, "EVERY", 0.5)
+    monkeypatch.setattr(streams, "LASTS", 4.0)
+    looks, at_once, most = [0], [0], [0]
+    lock, answer = threading.Lock(), streams.answer
+
+    def looked(link: Any) -> Any:
+        with lock:
+            looks[0], at_once[0] = looks[0] + 1, at_once[0] + 1
+            most[0] = max(most[0], at_once[0])
+        try:
+            return answer(link)
+        finally:
+            with lock:
+                at_once[0] -= 1
+
+    monkeypatch.setattr(streams, "answer", looked)
+    url = status_url(Workpool().using(delay=timedelta(days=1)).enqueue(act)) + "events/"
+    told = [0] * CROWD
+
+    async def follow(place: int) -> None:
+        incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        incoming.put_nowait({"type": "http.request", "body": b""})
+
+        async def send(message: Any) -> None:
+            told[place] += message.get("body", b"").count(b"event: state")
+
+        scope = {"type": "http", "method": "GET", "path": url, "query_string": b"", "headers": [(b"host", b"localhost")]}
+        await get_asgi_application()(scope, incoming.get, send)  # type: ignore[arg-type]
+
+    async def crowd() -> None:
+        await asyncio.gather(*map(follow, range(CROWD)))
+
+    asyncio.run(crowd())
+    assert told == [1] * CROWD
+    assert most[0] <= streams.LOOKS_AT_ONCE and "a stream of events ends" not in caplog.text
+    assert looks[0] >= CROWD
+    if connection.vendor == "postgresql":
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        wait_until(lambda: database("default").fetch(sessions) == [(0,)])
