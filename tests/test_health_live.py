@@ -116,6 +116,7 @@ def test_functions_that_nobody_knows_are_named_with_their_time(main: MainProcess
     table = status()
     assert table.wait(PATIENCE) == 0
     assert "12 held since" in table.output() and "tests.works.tasks.gone_00" in table.output()
+    assert "start a workpool_main with their code" in table.output()
 
 
 def test_a_pool_that_no_worker_serves_is_a_fault_and_the_check_warns(

@@ -200,6 +200,7 @@ def _lines(found: health.Health) -> list[str]:
         if one.held:
             since, until = (at.isoformat(" ", "seconds") for at in (one.held.since, one.held.until))
             lines.append(f"pool {one.pool}: {one.held.works} held since {since}, the first until {until}: {', '.join(one.held.paths)}")
+            lines.append("  no live worker knows these functions: start a workpool_main with their code")
     return [line.rstrip() for line in lines]
 
 

@@ -141,7 +141,7 @@ const CHARTS = [
     id: "waiting",
     title: "Backlog by pool",
     unit: "works that wait, due or not",
-    empty: "Nothing has waited in this time.",
+    empty: "Nothing was seen waiting in this time.",
     told: number,
     steps: WHOLE,
     lines: ({ history: h }) =>
@@ -152,7 +152,7 @@ const CHARTS = [
     id: "running",
     title: "Running against the limit",
     unit: "works at once, callbacks included",
-    empty: "Nothing has run in this time.",
+    empty: "Nothing was seen running in this time.",
     told: number,
     steps: WHOLE,
     something: (value, one) => !one.limit && value > 0,
