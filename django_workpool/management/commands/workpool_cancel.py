@@ -55,10 +55,13 @@ class Command(Operation):
             self._told(number, number)
             return
         asked = 0
-        with Progress(self.stderr, "canceled", number) as progress:
+        with Progress(self.stderr, "canceled", number) as progress, self.stoppable():
             for ids in chunks(rows):
                 asked += pool.cancel_many(ids)
                 progress.add(len(ids))
+                self.so_far = asked
+                if self.stops():
+                    break
         self._told(asked, asked or 1)
 
     def _told(self, asked: int, wanted: int) -> None:
@@ -67,6 +70,7 @@ class Command(Operation):
             self.tell_json({"dry_run": dry, "canceled": asked})
         else:
             self.tell(f"{several(asked)} would be canceled." if dry else f"The cancelation of {several(asked)} is asked for.")
+        self.end_if_stopped()
         if asked < wanted:
             text = "There is nothing to cancel." if not asked else f"{several(wanted - asked)} had ended, or been canceled, or are unknown."
             raise self.refusal(text, PARTLY)

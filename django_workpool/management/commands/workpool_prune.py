@@ -16,7 +16,8 @@ class Command(Operation):
 
     help = (
         "Deletes finished works and ended batches that are older than their pool's RETENTION, or than you say, in small transactions. "
-        "Exit code 0: nothing is left of them; 1: it was not confirmed; 2: the command cannot be taken, or the database not be asked."
+        "Exit code 0: nothing is left of them; 1: it was not confirmed, or was interrupted; "
+        "2: the command cannot be taken, or the database not be asked."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -39,9 +40,10 @@ class Command(Operation):
         if number and not options["dry_run"]:
             if not self.confirmed(f"Delete what is kept of {number} finished works and ended batches?"):
                 raise self.refusal("Nothing was pruned.", PARTLY)
-            with Progress(self.stderr, "pruned", number) as progress:
+            with Progress(self.stderr, "pruned", number) as progress, self.stoppable():
                 found = {pool: self._prune(pool, keep_for, progress) for pool in pools}
         self._told(found)
+        self.end_if_stopped()
 
     def _count(self, pool: str, keep_for: timedelta | None) -> dict[str, int]:
         db = database(conf.database_alias(pool))
@@ -50,13 +52,17 @@ class Command(Operation):
         return {"works": 0 if works is None else works.count(), "batches": 0 if ended is None else ended.count()}
 
     def _prune(self, pool: str, keep_for: timedelta | None, progress: Progress) -> dict[str, int]:
+        """Delete in portions until nothing is left, or Ctrl-C has come."""
         using, counts = conf.database_alias(pool), {"works": 0, "batches": 0}
-        while number := archive.prune(using, pool, keep_for, exhausted=self.options["callbacks"]):
+        while not self.stops() and (number := archive.prune(using, pool, keep_for, exhausted=self.options["callbacks"])):
             counts["works"] += number
+            self.so_far += number
             progress.add(number)
         counts["batches"] = self._count(pool, keep_for)["batches"]
-        while batches.prune(using, pool, keep_for):
+        while not self.stops() and batches.prune(using, pool, keep_for):
             pass
+        if self.stopped:
+            counts["batches"] -= self._count(pool, keep_for)["batches"]
         progress.add(counts["batches"])
         return counts
 

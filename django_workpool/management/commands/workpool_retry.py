@@ -89,10 +89,13 @@ class Command(Operation):
         elif number:
             if not self.confirmed(f"Let {several(number)} of the pool {pool} run again?"):
                 raise self.refusal("Nothing was retried.", PARTLY)
-            with Progress(self.stderr, "retried", number) as progress:
+            with Progress(self.stderr, "retried", number) as progress, self.stoppable():
                 for ids in chunks(rows):
                     self._take(pool, ids)
                     progress.add(len(ids))
+                    self.so_far = len(self.taken)
+                    if self.stops():
+                        break
         self._told()
 
     def _take(self, pool: str, ids: list[uuid.UUID]) -> None:
@@ -106,8 +109,9 @@ class Command(Operation):
                 {"dry_run": self.options["dry_run"], "retried": self.taken, "refused": {str(k): v for k, v in self.refused.items()}}
             )
         else:
-            would = "would run" if self.options["dry_run"] else "will run" if len(self.taken) != 1 else "will run"
+            would = "would run" if self.options["dry_run"] else "will run"
             self.tell(f"{several(len(self.taken))} {would} again.")
+        self.end_if_stopped()
         if self.refused or not self.taken:
             counts = Counter(self.refused.values())
             few = [f"{work_id}: {reason}" for work_id, reason in self.refused.items()]

@@ -41,7 +41,7 @@ class Command(Telling):
             type=_seconds,
             const=WATCH_EVERY,
             metavar="SECONDS",
-            help="Look again and again, so often (default: %(const)s); Ctrl-C ends it, with the exit code of the last look.",
+            help="Look again and again, so often (default: %(const)s); Ctrl-C, or nobody who reads it, ends it, as the last look did.",
         )
         parser.add_argument(
             "--why",
@@ -70,12 +70,15 @@ class Command(Telling):
             return
         end: CommandError | None = None
         try:
-            while True:
+            # Where nobody reads any more, nobody is there to interrupt it either.
+            while not self.unread:
                 end = self._look_once(look, options)
-                time.sleep(options["watch"])
+                if not self.unread:
+                    time.sleep(options["watch"])
         except KeyboardInterrupt:
-            if end is not None:
-                raise end from None
+            pass
+        if end is not None:
+            raise end
 
     def _look_once(self, look: Any, options: dict[str, Any]) -> CommandError | None:
         if self.stdout.isatty():
