@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import post_migrate
 
 
@@ -18,7 +19,13 @@ class WorkpoolConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks, and the receiver that creates the rows of new pools."""
+        """Register the checks, and the receiver that creates the rows of new pools.
+
+        Raises:
+            ImproperlyConfigured: a subclass has another label, under which neither the migrations nor the tables' names would fit.
+        """
+        if self.label != WorkpoolConfig.label:
+            raise ImproperlyConfigured(f"The label of django_workpool must stay {WorkpoolConfig.label!r}, not {self.label!r}.")
         from .checks import register_checks
 
         register_checks()

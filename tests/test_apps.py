@@ -1,13 +1,16 @@
 """The app: its label, and the rows that a migration leaves behind."""
 
+import sys
+
 import pytest
 from django.apps import apps
 from django.apps.registry import Apps
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.sql import emit_post_migrate_signal
 from django.db.models.signals import post_migrate
 
 from django_workpool import configuration
-from django_workpool.apps import create_rows
+from django_workpool.apps import WorkpoolConfig, create_rows
 
 
 @pytest.fixture
@@ -26,6 +29,14 @@ def send(**kwargs):
 def test_the_label_and_the_type_of_keys_do_not_depend_on_the_project():
     config = apps.get_app_config("workpool")
     assert (config.name, config.label, config.default_auto_field) == ("django_workpool", "workpool", "django.db.models.BigAutoField")
+
+
+def test_another_label_is_refused_in_a_sentence():
+    class Relabeled(WorkpoolConfig):
+        label = "wp"
+
+    with pytest.raises(ImproperlyConfigured, match="must stay 'workpool', not 'wp'"):
+        Relabeled("django_workpool", sys.modules["django_workpool"]).ready()
 
 
 def test_a_migration_creates_the_rows_once(created):

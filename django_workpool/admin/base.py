@@ -18,7 +18,7 @@ from ..ids import parse_work_id
 from ..permissions import may_view
 from ..serialization import clean
 from .acts import Act, perform, tell
-from .databases import ShowsDatabase, address, shown_database
+from .databases import ShowsDatabase, shown_database
 from .filters import PastFilter, least_id
 from .lists import WindowedList
 
@@ -72,6 +72,10 @@ class ReadOnly(ShowsDatabase):
         """Nobody deletes rows by hand."""
         return False
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Read one; None also for a key that PostgreSQL does not even take as a text."""
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+
     # Acts ---------------------------------------------------------------------------------------------------------
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
@@ -110,7 +114,7 @@ class ReadOnly(ShowsDatabase):
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Answer for a row that is not there, or not any more: with the list."""
         self.message_user(request, f"{clean(object_id, 100)} is not there any more.", messages.WARNING)
-        return HttpResponseRedirect(address(shown_database(request), f"{self.model._meta.model_name}_changelist"))
+        return HttpResponseRedirect(self.address(shown_database(request), f"{self.model._meta.model_name}_changelist"))
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         return self.gone(request, unquote(object_id))

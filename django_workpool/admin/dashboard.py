@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import Error
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.views.decorators.http import require_GET
 
 from .. import conf
@@ -18,7 +17,7 @@ from ..health import Unasked
 from ..models import Globals, Work
 from ..permissions import may_view
 from . import overview
-from .databases import DatabaseFilter, shown_database
+from .databases import address, shown_database
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -89,18 +88,11 @@ class _Dashboard:
         if not may_view(request.user, Work):
             raise PermissionDenied
         using, pool = shown_database(request), request.GET.get("pool", "")
-        return _answer(lambda: {"works": [{**one, "url": self._url(one["id"], using)} for one in overview.waiting(using, pool)]})
-
-    def _url(self, work_id: str, using: str) -> str:
-        """Return where the admin shows a work; nothing where it does not."""
-        meta = Work._meta
-        try:
-            url = reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[work_id], current_app=self.site.name)
-        except NoReverseMatch:
-            return ""
-        if len(conf.database_aliases()) == 1:
-            return url
-        return f"{url}?{urlencode({'_changelist_filters': urlencode({DatabaseFilter.parameter_name: using})})}"
+        return _answer(
+            lambda: {
+                "works": [{**one, "url": address(self.site.name, using, "work_change", one["id"])} for one in overview.waiting(using, pool)]
+            }
+        )
 
 
 def _answer(ask: Callable[[], dict[str, Any]]) -> JsonResponse:

@@ -9,9 +9,10 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 
 from .. import conf
+from ..models import Work
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -34,16 +35,20 @@ def _home() -> str:
     return home if home in aliases else aliases[0]
 
 
-def address(using: str, name: str, *args: object, **query: object) -> str:
-    """Return an address of the admin that shows the same database.
+def address(site: str, using: str, name: str, *args: object, **query: object) -> str:
+    """Return an address of the admin that shows the same database; empty where the site has no such page.
 
     Args:
+        site: The name of the admin's site: a project may have one of its own, or leave tables out of it.
         using: The database's alias.
         name: What stands behind ``admin:workpool_``.
         *args: The row's key, for a page of details.
         **query: What a list is filtered by.
     """
-    found = reverse(f"admin:workpool_{name}", args=[quote(str(one)) for one in args])
+    try:
+        found = reverse(f"admin:{Work._meta.app_label}_{name}", args=[quote(str(one)) for one in args], current_app=site)
+    except NoReverseMatch:
+        return ""
     if len(conf.database_aliases()) > 1:
         query = {"_changelist_filters": urlencode({"database": using})} if args else {"database": using, **query}
     return f"{found}?{urlencode(query)}" if query else found
@@ -72,6 +77,10 @@ class DatabaseFilter(admin.SimpleListFilter):
 
 class ShowsDatabase(AnyModelAdmin):
     """Shows the rows of one database of pools: of the chosen one, where there is a choice."""
+
+    def address(self, using: str, name: str, *args: object, **query: object) -> str:
+        """Return an address of this site that shows the same database: see the function of this name."""
+        return address(self.admin_site.name, using, name, *args, **query)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Name the database: a router may send reads to a replica that is late."""

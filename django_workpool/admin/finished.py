@@ -17,7 +17,7 @@ from ..pools import Workpool
 from ..types import CallbackState, ResultKind
 from .acts import Act
 from .base import Listed
-from .databases import address, shown_database
+from .databases import shown_database
 from .filters import BatchFilter, CallbackFilter, CreatedFilter, FinishedFilter, FunctionTypeFilter, KindFilter, PoolFilter
 from .history import WorkPages, attempts_of
 from .shown import EMPTY, line, link, moment, payload, with_payloads
@@ -93,8 +93,9 @@ class ArchiveAdmin(WorkPages):
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Follow a work that runs again."""
         work_id, using = parse_work_id(object_id), shown_database(request)
-        if work_id is not None and Work.objects.using(using).filter(id=work_id).exists():
-            return HttpResponseRedirect(address(using, "work_change", work_id))
+        again = self.address(using, "work_change", object_id)
+        if again and work_id is not None and Work.objects.using(using).filter(id=work_id).exists():
+            return HttpResponseRedirect(again)
         return super().gone(request, object_id)
 
     def told(self, row: Any) -> Iterator[tuple[datetime | None, object]]:
@@ -130,12 +131,12 @@ class ArchiveAdmin(WorkPages):
         using = row._state.db
         if row.callback == CallbackState.PENDING:
             found = Work.objects.using(using).filter(callback_of=row.pk).values_list("pk", flat=True).first()
-            return link(address(using, "work_change", found), found) if found else EMPTY
+            return link(self.address(using, "work_change", found), found) if found else EMPTY
         if row.callback != CallbackState.FAILED:
             return EMPTY
         ended = Archive.objects.using(using).filter(callback_of=row.pk, kind=ResultKind.FAILED).order_by("-finished")
         last = ended.values_list("pk", flat=True).first()
-        return link(address(using, "archive_change", last), last) if last else EMPTY
+        return link(self.address(using, "archive_change", last), last) if last else EMPTY
 
 
 @admin.register(Attempt)
@@ -168,4 +169,4 @@ class AttemptAdmin(Listed):
     @admin.display
     def work(self, row: Any) -> SafeString:
         """Its work."""
-        return link(address(row._state.db, "work_change", row.work_id), row.work_id)
+        return link(self.address(row._state.db, "work_change", row.work_id), row.work_id)

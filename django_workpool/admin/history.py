@@ -10,7 +10,6 @@ from django.utils.safestring import SafeString
 
 from ..models import Archive, Attempt
 from .base import Listed
-from .databases import address
 from .shown import EMPTY, line, link, moment, shown, timeline, with_payloads
 
 #: Attempts that a page shows: the last ones.
@@ -48,7 +47,7 @@ class WorkPages(Listed):
             for one in rows
         ]
         told = format_html_join("", "<details><summary><strong>{}</strong> {}<br>{}</summary>{}{}</details>", parts)
-        listed = link(address(row._state.db, "attempt_changelist", q=row.pk), "All that are kept")
+        listed = link(self.address(row._state.db, "attempt_changelist", q=row.pk), "All that are kept")
         return format_html("{}{}", told, listed)
 
     @admin.display(description="time line")
@@ -66,7 +65,7 @@ class WorkPages(Listed):
     @admin.display(description="batch")
     def batch(self, row: Any) -> SafeString | str:
         """The batch that it was enqueued with."""
-        return link(address(row._state.db, "batch_change", row.batch_id), row.batch_id) if row.batch_id else EMPTY
+        return link(self.address(row._state.db, "batch_change", row.batch_id), row.batch_id) if row.batch_id else EMPTY
 
     @admin.display(description="callback of")
     def callback_for(self, row: Any) -> SafeString | str:
@@ -74,7 +73,7 @@ class WorkPages(Listed):
         if not row.callback_of:
             return EMPTY
         finished = Archive.objects.using(row._state.db).filter(id=row.callback_of).exists()
-        return link(address(row._state.db, "archive_change" if finished else "batch_change", row.callback_of), row.callback_of)
+        return link(self.address(row._state.db, "archive_change" if finished else "batch_change", row.callback_of), row.callback_of)
 
     @admin.display(description="timeout")
     def time_allowed(self, row: Any) -> str:

@@ -108,7 +108,8 @@ class WindowedList(ChangeList):
     def _read(self, order: Sequence[str], text: str) -> list[Any] | None:
         """Return the values that an address says the window begins behind; None if it says nothing that fits."""
         parts = text.split(_SEPARATOR)
-        if len(parts) != len(order):
+        # PostgreSQL takes no NUL in a text.
+        if len(parts) != len(order) or "\0" in text:
             return None
         try:
             fields: list[Any] = [self.lookup_opts.get_field(name.lstrip("-")) for name in order]

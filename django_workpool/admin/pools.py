@@ -19,7 +19,6 @@ from ..pools import Workpool
 from . import dashboard
 from .acts import Act, perform, tell
 from .base import Listed
-from .databases import address
 from .filters import PoolFilter
 from .shown import EMPTY, ago, link, moment, segment_moment
 from .workers import looked
@@ -37,6 +36,7 @@ class ConfigureForm(forms.Form):
 def _asked(model_admin: Any, request: HttpRequest, row: Any, act: Act, **context: Any) -> TemplateResponse:
     """Return the page that asks before something is done."""
     meta = model_admin.model._meta
+    request.current_app = model_admin.admin_site.name
     shown = {**model_admin.admin_site.each_context(request), "opts": meta, "title": act.label, "pool": row, "act": act, **context}
     return TemplateResponse(request, "admin/workpool/ask.html", {**shown, "back": model_admin.page_of(request, row.pk)})
 
@@ -197,7 +197,7 @@ class GlobalsAdmin(Listed):
         using = row._state.db
         every: dict[str, str] = {}
         pages = (("work", every, "not ended"), ("archive", every, "finished"), ("archive", {"kind": "failed"}, "failed"))
-        links = ((link(address(using, f"{page}_changelist", pool=row.pool, **query), text),) for page, query, text in pages)
+        links = ((link(self.address(using, f"{page}_changelist", pool=row.pool, **query), text),) for page, query, text in pages)
         return format_html_join(", ", "{}", links)
 
     def _number(self, row: Any, name: str, **query: str) -> SafeString | str:
@@ -205,7 +205,7 @@ class GlobalsAdmin(Listed):
             return EMPTY
         number, most = getattr(row.health, name), row.health_max
         text = f"{number:,}" + ("+" if number >= most else "")
-        return link(address(row._state.db, "work_changelist", pool=row.pool, **query), text)
+        return link(self.address(row._state.db, "work_changelist", pool=row.pool, **query), text)
 
 
 @admin.register(InternalState)

@@ -18,7 +18,7 @@ from ..pools import Workpool
 from ..serialization import clean
 from .acts import Act
 from .base import Listed
-from .databases import address, shown_database
+from .databases import shown_database
 from .filters import BatchFilter, KindFilter, LaneFilter, PoolFilter, WorkerFilter
 from .finished import RETRY_CALLBACK as RETRY_CALLBACK_OF_WORKS
 from .shown import EMPTY, link, moment, payload, segment_moment, with_payloads
@@ -47,7 +47,7 @@ class QueueRows(Listed):
     @admin.display
     def work(self, row: Any) -> SafeString | str:
         """Its work."""
-        return link(address(row._state.db, "work_change", row.work_id), row.work_id) if row.work_id else EMPTY
+        return link(self.address(row._state.db, "work_change", row.work_id), row.work_id) if row.work_id else EMPTY
 
     @admin.display
     def since(self, row: Any) -> str:
@@ -86,7 +86,7 @@ class RunningWorkAdmin(QueueRows):
     @admin.display(description="worker")
     def on(self, row: Any) -> SafeString:
         """The worker that runs it."""
-        return link(address(row._state.db, "worker_change", row.worker_id), getattr(row, "ran_by", None) or row.worker_id)
+        return link(self.address(row._state.db, "worker_change", row.worker_id), getattr(row, "ran_by", None) or row.worker_id)
 
     @admin.display(description="due")
     def due_at(self, row: Any) -> str:
@@ -157,7 +157,9 @@ class BatchAdmin(Listed):
         """Lists of its works."""
         using = row._state.db
         pages = (("work", "not ended"), ("archive", "finished"), ("batchfailure", "not succeeded"))
-        return format_html_join(", ", "{}", ((link(address(using, f"{page}_changelist", batch=row.pk), text),) for page, text in pages))
+        return format_html_join(
+            ", ", "{}", ((link(self.address(using, f"{page}_changelist", batch=row.pk), text),) for page, text in pages)
+        )
 
 
 @admin.register(BatchFailure)
@@ -176,7 +178,7 @@ class BatchFailureAdmin(QueueRows):
     @admin.display
     def batch(self, row: Any) -> SafeString:
         """Its batch."""
-        return link(address(row._state.db, "batch_change", row.batch_id), row.batch_id)
+        return link(self.address(row._state.db, "batch_change", row.batch_id), row.batch_id)
 
 
 @admin.register(UniqueKey)

@@ -153,7 +153,9 @@ def ago(seconds: float) -> str:
 
 
 def link(address: str, text: object) -> SafeString:
-    """Return a link."""
+    """Return a link; the text alone where there is no such page."""
+    if not address:
+        return format_html("{}", clean(str(text), 500))
     return format_html('<a href="{}">{}</a>', address, clean(str(text), 500))
 
 

@@ -13,7 +13,7 @@ from ..models import FunctionSet, Lead, RunningWork, Work, Worker
 from ..segments import SEGMENT_MS
 from ..serialization import clean
 from .base import Listed, ReadOnly
-from .databases import address, shown_database
+from .databases import shown_database
 from .shown import EMPTY, ago, link, moment, plain, segment_moment, with_payloads
 
 #: Rows that a count of a pool counts at most.
@@ -85,7 +85,7 @@ class WorkerAdmin(Listed):
         """How many works it runs now."""
         if row.health is None:
             return EMPTY
-        return link(address(row._state.db, "runningwork_changelist", worker=row.pk), row.health.running)
+        return link(self.address(row._state.db, "runningwork_changelist", worker=row.pk), row.health.running)
 
     @admin.display(description="last seen")
     def last_seen(self, row: Any) -> str:
@@ -116,11 +116,15 @@ class WorkerAdmin(Listed):
             "",
             "<li>{} in {}, since {}</li>",
             (
-                (link(address(using, "work_change", run.work_id), names.get(run.work_id) or run.work_id), run.pool, moment(run.started))
+                (
+                    link(self.address(using, "work_change", run.work_id), names.get(run.work_id) or run.work_id),
+                    run.pool,
+                    moment(run.started),
+                )
                 for run in runs[:RUNS_MAX]
             ),
         )
-        more = link(address(using, "runningwork_changelist", worker=row.pk), "All of them") if len(runs) > RUNS_MAX else ""
+        more = link(self.address(using, "runningwork_changelist", worker=row.pk), "All of them") if len(runs) > RUNS_MAX else ""
         return format_html("<ul>{}</ul>{}", told, more) if runs else EMPTY
 
 
@@ -136,7 +140,7 @@ class LeadAdmin(ReadOnly):
     def leader(self, row: Any) -> SafeString | str:
         """The worker that it is."""
         found = Worker.objects.using(row._state.db).filter(process=row.owner).first() if row.owner else None
-        return link(address(row._state.db, "worker_change", found.pk), found) if found else EMPTY
+        return link(self.address(row._state.db, "worker_change", found.pk), found) if found else EMPTY
 
     @admin.display
     def expires(self, row: Any) -> str:

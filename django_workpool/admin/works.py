@@ -17,7 +17,7 @@ from ..models import Archive, PendingCancelation, PendingCompletion, PendingStar
 from ..permissions import may_cancel, may_retry
 from ..pools import Workpool
 from .acts import Act
-from .databases import AnyModelAdmin, address, shown_database
+from .databases import AnyModelAdmin, shown_database
 from .filters import BatchFilter, CreatedFilter, FunctionTypeFilter, Narrowing, PoolFilter
 from .history import WorkPages
 from .shown import EMPTY, link, moment, payload, segment_moment, with_payloads
@@ -178,8 +178,9 @@ class WorkAdmin(WorkPages):
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Follow a work that has ended meanwhile."""
         work_id, using = parse_work_id(object_id), shown_database(request)
-        if work_id is not None and Archive.objects.using(using).filter(id=work_id).exists():
-            return HttpResponseRedirect(address(using, "archive_change", work_id))
+        ended = self.address(using, "archive_change", object_id)
+        if ended and work_id is not None and Archive.objects.using(using).filter(id=work_id).exists():
+            return HttpResponseRedirect(ended)
         return super().gone(request, object_id)
 
     def told(self, row: Any) -> Iterator[tuple[datetime | None, object]]:
@@ -221,7 +222,9 @@ class WorkAdmin(WorkPages):
         """Who runs it, and since when."""
         if row.run_worker is None:
             return EMPTY
-        return link(address(row._state.db, "worker_change", row.run_worker), f"{row.on or row.run_worker}, since {moment(row.run_started)}")
+        return link(
+            self.address(row._state.db, "worker_change", row.run_worker), f"{row.on or row.run_worker}, since {moment(row.run_started)}"
+        )
 
     @admin.display(description="created", ordering="id")
     def created_at(self, row: Any) -> str:
