@@ -127,7 +127,7 @@ def terminals(history: History) -> Counter[str]:
     return Counter(
         event.fields["work_id"]
         for event in history.events
-        if event.event in ("completed", "recovered") and event.fields.get("status") in ("success", "failed", "canceled")
+        if event.event == "completed" and event.fields.get("status") in ("success", "failed", "canceled")
     )
 
 

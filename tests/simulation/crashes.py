@@ -45,7 +45,7 @@ class Fate(Enum):
 
 #: All commit points that every range of seeds must crash at, before and after. Others exist that are seldom reached.
 POINTS = (
-    *("caller enqueue", "client.cancel", "client.cancel_all", "pools.configure"),
+    *("caller enqueue", "client.cancel_many", "client.cancel_all", "configuration.configure"),
     *("runner.lead.take", "runner.watcher._pulse", "runner.lead.hand_over", "loop.iteration.run_iteration", "loop.status.settle"),
     *("complete._complete_alone", "complete.complete_many", "execution.mutations._mutate", "execution.run._query", "function record"),
     *("execution.workers.register", "execution.workers.stop_accepting", "execution.workers.leave"),

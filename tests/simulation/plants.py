@@ -60,7 +60,7 @@ def callback_outside() -> AbstractContextManager[Any]:
     """What a failed on_complete has done is not undone."""
 
     def make(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call_back(db: Database, work: Any, verdict: Any, context: str) -> Any:
+        def call_back(db: Database, run: Any, work: Any, verdict: Any, context: str) -> Any:
             try:
                 functions.resolve(work.on_complete, functions.CALLBACK_KINDS).func(complete.callback_args(work.id, context, verdict))
             except Exception as error:
