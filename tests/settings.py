@@ -11,6 +11,8 @@ FRAMEWORK = next((name for name in ("django.tasks", "django_tasks") if find_spec
 INSTALLED_APPS = [*PROJECT_APPS, "tests.works"]
 
 WORKPOOLS = {"default": {"FUNCTIONS": ["tests"]}, "imports": {}}
+# Passwords of users that live for one test: hashing them well takes longer than what is tested.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 if FRAMEWORK:
     INSTALLED_APPS += ["tests.background", *(["django_tasks"] if FRAMEWORK == "django_tasks" else [])]

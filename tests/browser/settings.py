@@ -11,4 +11,3 @@ INSTALLED_APPS = [*TESTS_APPS, "tests.browser"]
 MIDDLEWARE = ["tests.browser.csp.strict", *TESTS_MIDDLEWARE]
 ROOT_URLCONF = "tests.browser.urls"
 WORKPOOLS = {**TESTS_WORKPOOLS, POOL: {}}
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
