@@ -23,7 +23,6 @@ CROWD = 150
 
 def test_a_crowd_of_streams_takes_few_connections(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(streams, "EVERY", 0.5)
-    monkeypatch.setattr(streams, "LASTS", 4.0)
     looks, at_once, most = [0], [0], [0]
     lock, answer = threading.Lock(), streams.answer
 
@@ -40,9 +39,10 @@ def test_a_crowd_of_streams_takes_few_connections(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(streams, "answer", looked)
     url = status_url(Workpool().using(delay=timedelta(days=1)).enqueue(act)) + "events/"
     told = [0] * CROWD
+    browsers: list[asyncio.Queue[dict[str, Any]]] = []
 
     async def follow(place: int) -> None:
-        incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        incoming = browsers[place]
         incoming.put_nowait({"type": "http.request", "body": b""})
 
         async def send(message: Any) -> None:
@@ -51,8 +51,17 @@ def test_a_crowd_of_streams_takes_few_connections(monkeypatch: pytest.MonkeyPatc
         scope = {"type": "http", "method": "GET", "path": url, "query_string": b"", "headers": [(b"host", b"localhost")]}
         await get_asgi_application()(scope, incoming.get, send)  # type: ignore[arg-type]
 
+    async def leave() -> None:
+        # Each is told in its turn, and goes when all have been.
+        async with asyncio.timeout(streams.LASTS):
+            while not all(told):
+                await asyncio.sleep(0.05)
+        for incoming in browsers:
+            incoming.put_nowait({"type": "http.disconnect"})
+
     async def crowd() -> None:
-        await asyncio.gather(*map(follow, range(CROWD)))
+        browsers.extend(asyncio.Queue() for _ in range(CROWD))
+        await asyncio.gather(leave(), *map(follow, range(CROWD)))
 
     asyncio.run(crowd())
     assert told == [1] * CROWD
