@@ -143,7 +143,8 @@ def test_events_of_a_traced_work_name_its_trace_in_all_processes(live: Live, spa
 
     for work_id in ids:
         wait_until(lambda work_id=work_id: len(lines(work_id)) == 2)
-        assert [line.split("event=")[1].split()[0] for line in sorted(lines(work_id))] == ["started", "completed"]
+        # Two processes tell of it, perhaps in the same millisecond.
+        assert sorted(line.split("event=")[1].split()[0] for line in lines(work_id)) == ["completed", "started"]
         assert all(line.endswith(f" trace={view['trace']}") for line in lines(work_id))
     # Without a trace there is no such field, and each work has a line of either kind all the same.
     from django_workpool import otel

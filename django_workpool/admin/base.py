@@ -78,8 +78,10 @@ class ReadOnly(ShowsDatabase):
 
     # Acts ---------------------------------------------------------------------------------------------------------
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer the acts that the user may do."""
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Offer the acts that the user may do, in lists: a row's own page has buttons. Django tells the place from 6.1 on."""
+        if action_location is not None and action_location.name != "CHANGE_LIST":
+            return {}
         offered = [act for act in self.acts if act.in_lists and act.allowed(request.user)]
         return {act.name: (_action(act), act.name, act.label) for act in offered}
 
