@@ -26,7 +26,9 @@ from .watch import Hint, Watch
 @lru_cache(maxsize=256)
 def _fill(template: str, vendor: str) -> str:
     quote = connections[next(a for a in connections if connections[a].vendor == vendor)].ops.quote_name
-    return template.format_map({model.__name__: quote(model._meta.db_table) for model in apps.get_app_config("workpool").get_models()})
+    tables = {model.__name__: quote(model._meta.db_table) for model in apps.get_app_config("workpool").get_models()}
+    # SQLite takes a conditional index only for the very condition that it was made with, and Django 6.1 writes TRUE as it writes a value.
+    return template.format_map({**tables, "TRUE": "1" if vendor == "sqlite" else "TRUE"})
 
 
 class Database(Dialect, ABC):
