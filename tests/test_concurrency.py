@@ -50,6 +50,9 @@ def test_works_of_many_processes_end_once_each_within_the_limit(main_process: St
     """3 processes enqueue, 2 run, the limit is 3: one result and one callback each, and never more than 3 running."""
     Workpool().configure(max_parallelism=3)
     mains = [main_process("--threads", "3") for _ in range(2)]
+    for main in mains:
+        # Else all may have ended before the second one is there.
+        main.wait_for("process_started", PATIENCE)
     samples: list[int] = []
     with sampled(samples):
         clients = [main_process(str(NUMBER), f"client{number}", command="enqueue_notes") for number in range(3)]
