@@ -17,7 +17,9 @@ from django_workpool.adapters import visit
 from django_workpool.current_work import working_on
 from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.execution import limits, timeouts
+from django_workpool.execution.statements import Effect, effect_of
 from django_workpool.execution.timeouts import Shot, Timeout
+from django_workpool.execution.watch import Session, session_state
 from django_workpool.ids import new_work_id
 from django_workpool.models import Work
 from django_workpool.testing import run_work
@@ -402,3 +404,27 @@ def test_a_parent_is_told_of_calls_that_it_may_end_and_of_no_others(run: Callabl
     assert told[2:] == [(3, False)], "canceled while it ran"
     run(a_run(3), lambda: None)
     assert told[3:] == [(3, True), (3, False)], "and called once more"
+
+
+class Interrupted:
+    """A driver's object in the midst of which the exception comes."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    @property
+    def closed(self) -> bool:
+        raise self.error
+
+    def as_string(self, cursor: Any) -> str:
+        raise self.error
+
+
+def test_what_is_asked_of_a_driver_meanwhile_swallows_no_timeout() -> None:
+    """Else the function would go on to its end: there is one exception for each call."""
+    with pytest.raises(WorkTimeout):
+        session_state(Interrupted(WorkTimeout()))
+    with pytest.raises(WorkTimeout):
+        effect_of(Interrupted(WorkTimeout()), None)
+    broken = Interrupted(RuntimeError())
+    assert (session_state(broken), effect_of(broken, None)) == (Session.CLOSED, Effect.SESSION)

@@ -9,6 +9,8 @@ from enum import Flag
 from functools import lru_cache
 from typing import Any
 
+from ..exceptions import WorkTimeout
+
 
 class Effect(Flag):
     """What a statement does to the session."""
@@ -133,5 +135,8 @@ def _composed(sql: Any, cursor: Any) -> str | None:
         if isinstance(sql, (bytes, bytearray)):
             return sql.decode("utf-8", "replace")
         return str(sql.as_string(cursor))
+    except WorkTimeout:
+        # The function's: it must not be lost here.
+        raise
     except Exception:
         return None

@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..database.mysql_sessions import is_mysql
 from ..database_errors import aborts_transaction
+from ..exceptions import WorkTimeout
 from .statements import Effect, effect_of
 
 
@@ -52,6 +53,9 @@ def session_state(raw: Any) -> Session:
         status = getattr(raw, "server_status", None)
         if isinstance(status, int):
             return Session.OPEN if status & 1 else Session.IDLE
+    except WorkTimeout:
+        # This is asked in the midst of a function, too, whose timeout may be over now: swallowed, nothing would interrupt it again.
+        raise
     except Exception:
         # SQLite's says no more than this of a closed connection.
         return Session.CLOSED
