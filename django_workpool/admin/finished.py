@@ -53,9 +53,6 @@ class ArchiveAdmin(WorkPages):
 
     list_display = ("label", "pool", "kind", "error_line", "attempts", "callback", "worker", "created_at", "finished_at")
     list_filter = (PoolFilter, KindFilter, CallbackFilter, FunctionTypeFilter, FinishedFilter, CreatedFilter, BatchFilter)
-    search_fields = ("name", "func_path")
-    search_help_text = "An id or its beginning, or a part of a name or of a function's path."
-    id_fields, text_fields = ("id",), ("name", "func_path")
     acts = (RETRY, RETRY_CALLBACK)
     fieldsets = (
         (None, {"fields": ("name", "id", "pool", "func_path", "fn_type", "kind", "error_shown", "worker")}),
@@ -105,20 +102,10 @@ class ArchiveAdmin(WorkPages):
             yield row.started, f"last attempt started on {row.worker or EMPTY}"
         yield row.finished, f"finished: {row.kind}" + (f"; its callback is {row.callback}" if row.callback else "")
 
-    @admin.display(description="name")
-    def label(self, row: Any) -> str:
-        """Its label, else its function."""
-        return row.name or row.func_path or str(row.pk)
-
     @admin.display(description="error")
     def error_line(self, row: Any) -> str:
         """The first words of its error."""
         return line(row.pool, row.func_path, "error", row.begin_error)
-
-    @admin.display(description="created", ordering="id")
-    def created_at(self, row: Any) -> str:
-        """When it was enqueued."""
-        return moment(row.created)
 
     @admin.display(description="finished", ordering="finished")
     def finished_at(self, row: Any) -> str:

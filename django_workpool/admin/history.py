@@ -28,7 +28,19 @@ def attempts_of(row: Any) -> list[Any]:
 class WorkPages(Listed):
     """What both tables of works have in common."""
 
-    list_per_page = 50
+    search_fields = ("name", "func_path")
+    search_help_text = "An id or its beginning, or a part of a name or of a function's path."
+    id_fields, text_fields = ("id",), ("name", "func_path")
+
+    @admin.display(description="name")
+    def label(self, row: Any) -> str:
+        """Its label, else its function."""
+        return row.name or row.func_path or str(row.pk)
+
+    @admin.display(description="created", ordering="id")
+    def created_at(self, row: Any) -> str:
+        """When it was enqueued."""
+        return moment(row.created)
 
     @admin.display(description="failed attempts")
     def attempts_shown(self, row: Any) -> SafeString | str:

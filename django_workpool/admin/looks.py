@@ -186,7 +186,7 @@ def history(using: str, name: str, now_ms: float) -> History:
 
 
 def _history(using: str, window: Window, now_ms: float) -> History:
-    until = (int(now_ms // 60_000) // window.step + 1) * window.step
+    until = (tallies.minute_of(now_ms) // window.step + 1) * window.step
     since = until - window.minutes
     points = tuple(tallies.series(using, since, until, window.step))
     return History(now_ms=now_ms, step=window.step, minutes=range(since, until, window.step), points=points)

@@ -10,7 +10,7 @@ from ..database import database
 from ..health import PoolHealth
 from ..models import PendingStart, Work
 from ..segments import segment_ms
-from ..tallies import Point, Totals
+from ..tallies import COUNTS, Point, Totals
 from ..types import Lane
 from .looks import NOW_FOR, WINDOWS, Fresh, History, Now, fresh, history, now, totals
 
@@ -26,8 +26,6 @@ LINES_MAX = 6
 RUNS_MAX = 3
 #: Waiting works that are shown with their reason.
 WAITING_MAX = 20
-#: The figures of a pool in a window, and of all time.
-COUNTS = ("started", "succeeded", "failed", "canceled", "failed_attempts", "retried", "returned", "requeued")
 
 
 class NoPool(Exception):

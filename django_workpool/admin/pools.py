@@ -122,13 +122,22 @@ CANCEL_ALL = Act(
 )
 
 
+class ByPool(Listed):
+    """A table with a row for each pool."""
+
+    ordering = ("pool",)
+
+    def window(self, chosen: Any) -> tuple[tuple[str, ...], Any]:
+        """By name."""
+        return ("pool",), ()
+
+
 @admin.register(Globals)
-class GlobalsAdmin(Listed):
+class GlobalsAdmin(ByPool):
     """Each pool's live configuration, and how it is."""
 
     list_display = ("pool", "limit", "state", "advice", "running", "waiting", "lag", "log_level")
     list_filter = (PoolFilter,)
-    ordering = ("pool",)
     search_fields = ("pool",)
     search_help_text = "A part of a pool's name."
     text_fields = ("pool",)
@@ -138,10 +147,6 @@ class GlobalsAdmin(Listed):
     def get_urls(self) -> list[URLPattern]:
         """Put the dashboard before them."""
         return [*dashboard.urls(self), *super().get_urls()]
-
-    def window(self, chosen: Any) -> tuple[tuple[str, ...], Any]:
-        """By name."""
-        return ("pool",), ()
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Read one, and how it is."""
@@ -209,27 +214,17 @@ class GlobalsAdmin(Listed):
 
 
 @admin.register(InternalState)
-class InternalStateAdmin(Listed):
+class InternalStateAdmin(ByPool):
     """Each pool's fence and counters."""
 
     list_display = ("pool", "generation", "completed", "succeeded", "failed", "retries", "canceled")
-    ordering = ("pool",)
-
-    def window(self, chosen: Any) -> tuple[tuple[str, ...], Any]:
-        """By name."""
-        return ("pool",), ()
 
 
 @admin.register(RunStatus)
-class RunStatusAdmin(Listed):
+class RunStatusAdmin(ByPool):
     """What the main loop does with each pool."""
 
     list_display = ("pool", "state", "saturated", "back_at", "generation")
-    ordering = ("pool",)
-
-    def window(self, chosen: Any) -> tuple[tuple[str, ...], Any]:
-        """By name."""
-        return ("pool",), ()
 
     @admin.display(description="comes back at")
     def back_at(self, row: Any) -> str:

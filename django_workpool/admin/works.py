@@ -121,9 +121,6 @@ class WorkAdmin(WorkPages):
     list_display = ("label", "pool", "state", "why", "due", "attempts", "worker", "fn_type", "priority", "created_at")
     list_filter = (PoolFilter, StateFilter, FunctionTypeFilter, CreatedFilter, BatchFilter)
     sortable_by = ("created_at",)
-    search_fields = ("name", "func_path")
-    search_help_text = "An id or its beginning, or a part of a name or of a function's path."
-    id_fields, text_fields = ("id",), ("name", "func_path")
     acts = (CANCEL, RUN_NOW)
     fieldsets = (
         (None, {"fields": ("name", "id", "pool", "func_path", "fn_type", "state", "why", "due", "worker", "progress")}),
@@ -194,11 +191,6 @@ class WorkAdmin(WorkPages):
             yield row.run_started, f"attempt {row.attempts + 1} started on {row.on or row.run_worker}"
         yield row.held_since, "held: no live worker knew its function"
 
-    @admin.display(description="name")
-    def label(self, row: Any) -> str:
-        """Its label, else its function."""
-        return row.name or row.func_path or str(row.pk)
-
     @admin.display
     def state(self, row: Any) -> str:
         """Where it is."""
@@ -225,11 +217,6 @@ class WorkAdmin(WorkPages):
         return link(
             self.address(row._state.db, "worker_change", row.run_worker), f"{row.on or row.run_worker}, since {moment(row.run_started)}"
         )
-
-    @admin.display(description="created", ordering="id")
-    def created_at(self, row: Any) -> str:
-        """When it was enqueued."""
-        return moment(row.created)
 
     @admin.display
     def progress(self, row: Any) -> str:
