@@ -176,3 +176,15 @@ def test_whoever_may_change_may_not_add_or_delete(client: Client, django_user_mo
     assert client.post(reverse(ADD), {**GOOD, "name": "other"}).status_code == 403
     assert client.post(page(row, "delete"), {"post": "yes"}).status_code == 403
     assert Periodic.objects.count() == 1
+
+
+@pytest.mark.parametrize(("rights", "mask", "seen"), [("view", None, True), ("view", "all", False), ("change", "all", True)])
+def test_whoever_may_only_look_sees_what_the_mask_leaves(
+    client: Client, django_user_model: Any, settings: Any, rights: str, mask: str | None, seen: bool
+) -> None:
+    settings.WORKPOOL_ADMIN_MASK = mask
+    schedule("nightly", functions.act, cron="30 1 * * *", args=["top secret"])
+    staff(client, django_user_model, "view_periodic", f"{rights}_periodic")
+    shown = client.get(page(Periodic.objects.get())).content.decode()
+    assert ("30 1 * * *" in shown, "top secret" in shown, "(hidden)" in shown) == (True, seen, not seen)
+    assert "top secret" not in client.get(reverse(LIST)).content.decode()

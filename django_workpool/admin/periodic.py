@@ -9,12 +9,14 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 from .. import conf, functions, periodic
 from ..exceptions import InvalidWork, WorkpoolError
 from ..models import Periodic
 from ..ticks import zone
 from .databases import ShowsDatabase
+from .shown import LOADED_MAX, shown
 
 if TYPE_CHECKING:
     AnyModelForm = forms.ModelForm[Any]
@@ -99,11 +101,18 @@ class PeriodicAdmin(ShowsDatabase):
     list_display = ("name", "pool", "func_path", "cron", "time_zone", "missed", "enabled", "next_tick", "last_tick", "error")
     list_filter = ("pool", "enabled")
     search_fields = ("name", "func_path")
-    readonly_fields = ("next_ticks", "last_tick", "error")
+    readonly_fields = ("shown_arguments", "next_ticks", "last_tick", "error")
     actions = ("enable", "disable")
     ordering = ("name",)
     show_full_result_count = False
     list_per_page = 50
+
+    def get_fields(self, request: HttpRequest, obj: Periodic | None = None) -> Any:
+        """Show whoever may only look what the mask leaves of the arguments; whoever edits them must see them."""
+        edits = obj is None or self.has_change_permission(request, obj)
+        arguments = "arguments" if edits else "shown_arguments"
+        names = [arguments if name == "arguments" else name for name in PeriodicForm.Meta.fields]
+        return [*names, *(name for name in self.readonly_fields if name != "shown_arguments")]
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Begin with the project's own time zone."""
@@ -140,6 +149,11 @@ class PeriodicAdmin(ShowsDatabase):
     def disable(self, request: HttpRequest, queryset: QuerySet[Periodic]) -> None:
         """Disable those chosen."""
         self.message_user(request, f"{periodic.enable(queryset.db, _ids(queryset), enabled=False)} disabled.")
+
+    @admin.display(description="arguments")
+    def shown_arguments(self, row: Periodic) -> SafeString | str:
+        """The arguments, masked."""
+        return shown(row.pool, row.func_path, "arguments", row.arguments[:LOADED_MAX], len(row.arguments))
 
     @admin.display(description="next tick", ordering="next_ms")
     def next_tick(self, row: Periodic) -> str:
