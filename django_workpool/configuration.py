@@ -20,13 +20,21 @@ from .models import Globals, InternalState, Lead, RunStatus
 def create_rows(using: str, pools: Iterable[str] | None = None) -> None:
     """Make the single rows of the pools (of all pools that are in this database) where they are missing."""
     names = conf.pools_in(using) if pools is None else list(pools)
-    # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
-    there = set(RunStatus.objects.using(using).values_list("pool", flat=True)) if names else set()
-    for name in [name for name in names if name not in there]:
+
+    def missing(model: type[Globals | InternalState | RunStatus]) -> list[str]:
+        # A leader that has stopped may hold rows, and on MariaDB an INSERT waits for a row that is there, even one that then does nothing.
+        there = set(model.objects.using(using).values_list("pool", flat=True)) if names else set()
+        return [name for name in names if name not in there]
+
+    for name in missing(Globals):
         limit = conf.pool(name).max_parallelism
         first = Globals(pool=name, max_parallelism=conf.DEFAULT_MAX_PARALLELISM if limit is None else limit)
         Globals.objects.using(using).bulk_create([first], ignore_conflicts=True)
-        InternalState.objects.using(using).bulk_create([InternalState(pool=name)], ignore_conflicts=True)
+    for name in missing(InternalState):
+        # A status that is left is of a generation that this pool has had: what comes now is newer.
+        told = RunStatus.objects.using(using).filter(pool=name).values_list("generation", flat=True).first()
+        InternalState.objects.using(using).bulk_create([InternalState(pool=name, generation=told or 0)], ignore_conflicts=True)
+    for name in missing(RunStatus):
         RunStatus.objects.using(using).bulk_create([RunStatus(pool=name)], ignore_conflicts=True)
     if names and not Lead.objects.using(using).exists():
         Lead.objects.using(using).bulk_create([Lead()], ignore_conflicts=True)

@@ -44,6 +44,8 @@ class Iteration:
     #: This process's monotonic time, just after that.
     at: float = 0.0
     limit: int = 0
+    #: False: the row that says it is gone, and nothing is started until it has been made again.
+    has_limit: bool = True
     #: Whether pending completions wait, and pending cancelations.
     completing: bool = False
     canceling: bool = False

@@ -41,7 +41,7 @@ def check(it: Iteration, asked: Sent, owner: uuid.UUID) -> None:
     generation, leader, limit, now_ms, it.completing, it.canceling = rows[0] if rows else (None, None, 0, 0.0, False, False)
     if generation != memory.generation or leader is None or it.db.read_uuid(leader) != owner:
         raise StaleGeneration(f"pool {it.pool}: generation {memory.generation} of {owner} is over")
-    it.limit, it.now_ms, it.at = limit or 0, float(now_ms), time.monotonic()
+    it.limit, it.has_limit, it.now_ms, it.at = limit or 0, limit is not None, float(now_ms), time.monotonic()
     if memory.is_stale():
         before = list(memory.running.values())
         memory.load(it.db)

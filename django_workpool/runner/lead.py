@@ -11,6 +11,7 @@ import uuid
 
 from django.db.models import F
 
+from .. import configuration
 from ..database import Answers, Hint, Part, database
 from ..database.base import lock_rows
 from ..models import InternalState, Lead
@@ -64,6 +65,8 @@ class Leadership:
         Raises:
             OperationalError: a row is locked by somebody, or the database is away.
         """
+        # Somebody may have emptied the tables under whoever led.
+        configuration.create_rows(self.using)
         row = Lead.objects.using(self.using).filter(id=1).values_list("owner", "term", "expires_ms").first()
         if row is None or not self.may_take(row, None, dead) or not self.db.take_lead_lock():
             return False

@@ -4,7 +4,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from .. import eventlog
+from .. import configuration, eventlog
 from ..complete import Completed
 from ..database import Hint, database
 from ..execution.courier import courier
@@ -51,6 +51,8 @@ class Turns:
         with self.intake.assignments.iteration():
             it = self._run(memory, yields=yields)
             self._act(it)
+        if not it.has_limit:
+            configuration.create_rows(self.using)
         return it
 
     def _run(self, memory: PoolMemory, *, yields: bool) -> Iteration:

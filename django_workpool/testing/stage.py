@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
-from .. import configuration, eventlog, functions, serialization
+from .. import eventlog, functions, serialization
 from ..complete import Completed, complete_many
 from ..current_work import hearing_progress
 from ..database import database
@@ -27,7 +27,7 @@ from ..loop.context import Iteration
 from ..loop.fleet import Fleet
 from ..loop.iteration import run_iteration
 from ..loop.memory import OpenBatches, PoolMemory
-from ..models import Attempt, InternalState, Lead, PendingCompletion, Work
+from ..models import Attempt, InternalState, PendingCompletion, Work
 from ..runner.lead import Leadership
 from ..types import Attempted, FnType, Follow, ResultKind, Run
 from .here import Here
@@ -83,9 +83,6 @@ class Stage:
             self.db.durable = durable
 
     def _begin(self) -> int:
-        there = set(InternalState.objects.using(self.using).values_list("pool", flat=True))
-        if not there >= set(self.names) or not Lead.objects.using(self.using).exists():
-            configuration.create_rows(self.using, self.names)
         functions.load_tasks()
         workers.learn(Work.objects.using(self.using).values_list("func_path", flat=True).distinct())
         if not self._lead.take(set()):
