@@ -1,7 +1,11 @@
 """``python -m tests [pytest's arguments]``: run the suite on SQLite and, at the same time, on PostgreSQL.
 
-Most of its tests wait for processes: together the two take little longer than one. What SQLite's says is shown as it comes, what
-PostgreSQL's says after it. PostgreSQL is the one that DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
+Most of its tests wait for processes: together the two take little longer than one. What shows nothing that depends on the database (the
+mark ``anywhere``) is in SQLite's only. What SQLite's says is shown as it comes, what PostgreSQL's says after it. PostgreSQL is the one that
+DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
+
+``python -m tests --brief [pytest's arguments]`` runs what starts processes (the mark ``processes``) on PostgreSQL only: for a further
+Python or Django, after both databases with another one.
 
 ``python -m tests --mariadb [pytest's arguments]`` runs it on MariaDB alone: the server that WORKPOOL_TEST_MARIADB names, or that is offered
 on this machine, else one of the run's own (see ``mariadb.py``). Where there is none it says so, and fails if REQUIRE_ALL is 1.
@@ -33,8 +37,14 @@ from .postgres import ServerError, end_process, own_server
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
 #: Runs the suite on MariaDB instead of on the two others.
 ALONE = "--mariadb"
-#: Processes among which each run deals its files: most tests wait for processes of their own.
-SPREAD = ("--numprocesses", "2", "--dist", "loadfile")
+#: Runs what starts processes on one database only.
+BRIEF = "--brief"
+#: What ``conftest.py`` leaves out: tests with this mark.
+LEFT_VARIABLE = "WORKPOOL_TEST_LEFT"
+#: What pytest says if it has run no test: those that were asked for may all be left to the other run.
+NO_TESTS = 5
+#: Processes among which each run deals its files, in the order of ``conftest.py``: most tests wait for processes of their own.
+SPREAD = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 #: How long pytest may take to end its tests' processes after an interrupt.
 INTERRUPT_SECONDS = 30
 
@@ -50,7 +60,7 @@ class Verdict:
     seconds: float
 
     def __str__(self) -> str:
-        word = "passed" if self.returncode == 0 else f"FAILED (exit {self.returncode})"
+        word = "passed" if self.returncode == 0 else "no tests" if self.returncode == NO_TESTS else f"FAILED (exit {self.returncode})"
         return f"{self.database}: {word} in {self.seconds:.0f} s"
 
 
@@ -61,10 +71,11 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if ALONE in arguments:
         return _run_on_mariadb([one for one in arguments if one != ALONE])
+    brief, arguments = BRIEF in arguments, [one for one in arguments if one != BRIEF]
     with tempfile.TemporaryFile() as later, ThreadPoolExecutor(1) as beside:
         postgresql = beside.submit(_run_on_postgresql, arguments, later)
         try:
-            verdicts = [_run_on_sqlite(arguments)]
+            verdicts = [_run_on_sqlite(arguments, "processes" if brief else "")]
             verdicts.append(postgresql.result())
         finally:
             # Whatever ended this one ends the other, too: its pytest gets the interrupt, its server is stopped.
@@ -77,13 +88,14 @@ def main(arguments: list[str]) -> int:
             shutil.copyfileobj(later, sys.stdout.buffer)
             sys.stdout.flush()
     print(f"\n{'; '.join(map(str, verdicts))}", flush=True)
-    return max(abs(verdict.returncode) for verdict in verdicts)
+    codes = {abs(verdict.returncode) for verdict in verdicts}
+    return max(codes if codes == {NO_TESTS} else codes - {NO_TESTS})
 
 
 def _run_on_mariadb(arguments: list[str]) -> int:
     try:
         with mariadb.server() as server:
-            verdict = _run(f"MariaDB {mariadb.version(server.url)} ({server.origin})", server.url, server.origin, arguments, None)
+            verdict = _run(f"MariaDB {mariadb.version(server.url)} ({server.origin})", server.url, server.origin, arguments, "", None)
     except ServerError as error:
         required = os.environ.get("REQUIRE_ALL") == "1"
         print(f"\nMariaDB: {'FAILED' if required else 'skipped'}: {error}", flush=True)
@@ -97,16 +109,16 @@ def _exit(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _run_on_sqlite(arguments: list[str]) -> Verdict:
+def _run_on_sqlite(arguments: list[str], left: str) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="workpool-sqlite-") as folder:
         url = f"sqlite:///{quote(str(Path(folder, 'db.sqlite3')))}"
-        return _run(f"SQLite {sqlite3.sqlite_version}", url, "", arguments, None)
+        return _run(f"SQLite {sqlite3.sqlite_version}", url, "", arguments, left, None)
 
 
 def _run_on_postgresql(arguments: list[str], output: IO[bytes]) -> Verdict:
     try:
         with _postgresql() as (url, origin):
-            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments, output)
+            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments, "anywhere", output)
     except ServerError as error:
         print(f"\n{error}", file=sys.stderr, flush=True)
         return Verdict("PostgreSQL (no server)", 1, 0)
@@ -133,7 +145,7 @@ def _server_version(url: str) -> str:
     return str(row[0]).split()[0] if row else ""
 
 
-def _run(database: str, url: str, origin: str, arguments: list[str], output: IO[bytes] | None) -> Verdict:
+def _run(database: str, url: str, origin: str, arguments: list[str], left: str, output: IO[bytes] | None) -> Verdict:
     heading = f"\n### {database}\n"
     if output is None:
         print(heading, end="", flush=True)
@@ -141,7 +153,7 @@ def _run(database: str, url: str, origin: str, arguments: list[str], output: IO[
         output.write(heading.encode())
         output.flush()
     started = time.monotonic()
-    environment = {**os.environ, "DATABASE_URL": url, ORIGIN_VARIABLE: origin}
+    environment = {**os.environ, "DATABASE_URL": url, ORIGIN_VARIABLE: origin, LEFT_VARIABLE: left}
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *SPREAD, *arguments],
         env=environment,

@@ -24,8 +24,30 @@ ROOT = Path(__file__).parents[1]
 MANAGE = ROOT / "testproject" / "manage.py"
 #: Set by ``python -m tests``: where the server is from.
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
+#: Set by ``python -m tests``, too: a mark whose tests are left to the run on the other database.
+LEFT_VARIABLE = "WORKPOOL_TEST_LEFT"
+#: Files that take longest, first: whoever comes last is waited for by both cores. The two first take all cores there are: not at once.
+LONG = (
+    *("simulation", "databases", "faults_drills", "health_live", "signals", "faults", "cancel_running", "testing_projects", "health_file"),
+    *("batches_live", "processes", "stops_combined", "quickstart", "demo", "bench", "deploys", "periodic_live", "timeouts_live", "typing"),
+)
 #: A started ``workpool_main`` that does not end by then is killed.
 KILL_SECONDS = 10
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts processes, leave out what another run shows, and put the longest files first."""
+    for item in items:
+        # Another process finds the test database by its address.
+        if "test_database_url" in getattr(item, "fixturenames", ()):
+            item.add_marker("processes")
+    mark = os.environ.get(LEFT_VARIABLE)
+    if mark and (left := [item for item in items if item.get_closest_marker(mark)]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker(mark)]
+    places = {f"test_{name}": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
 
 
 def pytest_report_header() -> str:

@@ -14,6 +14,8 @@ from django_workpool.types import Failure
 
 from .raising import Endless, Meta, TextIsNoText, TextIsSlippery, TextRaises, TextRecurses, described, raised, recurse
 
+pytestmark = pytest.mark.anywhere
+
 
 def test_ordinary_exception() -> None:
     """Class path, text and traceback are those that Python shows."""

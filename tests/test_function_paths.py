@@ -14,6 +14,8 @@ from django_workpool.functions import WORK_KINDS, action, known, load_tasks, reg
 from . import test_functions
 from .test_functions import own_functions, registry, renamed  # noqa: F401
 
+pytestmark = pytest.mark.anywhere
+
 HERE = test_functions.__name__
 
 

@@ -23,6 +23,8 @@ from django_workpool.models import PATH_LENGTH
 from django_workpool.plain import PATH_MAX
 from django_workpool.types import FnType, RetryBehavior
 
+pytestmark = pytest.mark.anywhere
+
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch, settings):

@@ -15,6 +15,8 @@ from django_workpool.exceptions import WorkpoolSettingsError
 from django_workpool.periodic import next_times
 from django_workpool.ticks import CRON_MAX, Cron, is_available, zone
 
+pytestmark = pytest.mark.anywhere
+
 README = Path(__file__).parents[1] / "README.md"
 
 

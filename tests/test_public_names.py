@@ -9,6 +9,8 @@ import pytest
 
 import django_workpool
 
+pytestmark = pytest.mark.anywhere
+
 
 def run(code: str) -> "subprocess.CompletedProcess[str]":
     env = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}

@@ -29,6 +29,8 @@ from django_workpool.serialization import (
     encode_call,
 )
 
+pytestmark = pytest.mark.anywhere
+
 NUL = "a\0b"
 SURROGATE = "\ud83d"
 

@@ -12,6 +12,8 @@ from django.db.models import Model
 
 import django_workpool
 
+pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+
 PACKAGE = Path(django_workpool.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts)
 

@@ -10,6 +10,8 @@ from django_workpool import InvalidWork, RetryBehavior
 from django_workpool.segments import SEGMENT_MS, ceil_segment, floor_segment, segment_ms
 from django_workpool.types import MAX_ATTEMPTS, MAX_BACKOFF, Call, FnType
 
+pytestmark = pytest.mark.anywhere
+
 
 def test_default_retry_is_five_attempts_from_a_quarter_of_a_second():
     assert dataclasses.asdict(RetryBehavior()) == {

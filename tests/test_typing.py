@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = Path(__file__).parent / "typing"
 #: As strict as users may be. Without the plugin of the project's own configuration: users need not have it.
