@@ -3,6 +3,7 @@
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -16,7 +17,8 @@ POLLS = ((5.0, 0.005), (60.0, 0.05))
 POLL_IDLE = 0.1
 
 #: Asked first while a process starts, and remembered: functions may change the working directory.
-_absolute, _real = cache(os.path.abspath), cache(os.path.realpath)
+_absolute: Callable[[str], str] = cache(os.path.abspath)
+_real: Callable[[str], str] = cache(os.path.realpath)
 
 
 def database_file(database: Database) -> str | None:
