@@ -1,5 +1,6 @@
 """What functions leave behind in the process itself: copies of it, signals, threads, connections on threads of their own."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from django_workpool import Workpool, call
 
 from .live import Live, live_pair, result, results, transactional_db, value, wait_for_quiet, wait_until
 from .works.apps import QUICK_VARIABLE
-from .works.behind import count_beside, fork_async, fork_mutation, leave_signals, look_at_signals, step_async
+from .works.behind import count_beside, end_a_process, fork_async, fork_mutation, leave_signals, look_at_signals, step_async
 from .works.processes import fork
 
 __all__ = ["transactional_db"]
@@ -74,6 +75,13 @@ def test_a_copy_that_a_coroutine_has_forked_runs_nothing_else(live: Live, tmp_pa
     assert Counter(lines(tmp_path / "steps")) == {live.main.process.pid: 1000}
     assert lines(tmp_path / "copies") == []
     assert children(live.main.process.pid) == set()
+
+
+@pytest.mark.parametrize("pool", ["default", "imports"])
+def test_processes_that_a_function_has_forked_can_be_ended(live: Live, pool: str) -> None:
+    """They have what this process does at a signal from it, but that is not for them: whoever waits for their end would wait for ever."""
+    ended = results(Workpool(pool).enqueue_many(end_a_process, [call(signal.SIGTERM), call(signal.SIGINT)]))
+    assert [(one.kind, one.value) for one in ended] == [("success", str(-signal.SIGTERM)), ("success", "1")]
 
 
 def test_timers_and_signals_of_a_function_are_not_the_next_ones(live: Live) -> None:

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ..types import Outcome
+from .copies import let_signals_end_copies
 from .frames import Frame, Lines, outcome_frame, pack, read_run, unpack
 from .isolation import Isolation
 
@@ -47,6 +48,7 @@ def main(descriptor: int) -> None:
         # They may be sent to all processes of a terminal or a service; what follows is for the parent to say. A handler, not
         # SIG_IGN: programs that functions start would inherit that.
         signal.signal(number, lambda *_: None)
+    let_signals_end_copies()
     home = os.getpid(), threading.get_ident()
     os.register_at_fork(after_in_child=lambda: _become_a_copy(channel, *home))
     runs: SimpleQueue[Frame | None] = SimpleQueue()
@@ -112,8 +114,6 @@ def _die_with(parent: int) -> None:
 
 def _become_a_copy(channel: socket.socket, original: int, main_thread: int) -> None:
     """In a process that a function has forked: let go of what belongs to the original, and end with it."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        signal.signal(number, handler)
     if channel.fileno() >= 0:
         os.close(channel.detach())
     if threading.get_ident() == main_thread and os.getppid() == original:

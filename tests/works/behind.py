@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import multiprocessing
 import os
 import signal
 import threading
@@ -21,9 +22,8 @@ PATIENCE = 60
 
 @mutation
 def fork_mutation(path: str) -> int:
-    """Write down a row, and fork; both return, and tell their process."""
+    """Fork; both tell their process and return, the original last."""
     pid = os.fork()
-    Event.objects.create(name="fork", key="copy" if pid == 0 else "original", at=time.time())
     if pid:
         os.waitpid(pid, 0)
     write_line(path)
@@ -49,6 +49,21 @@ async def step_async(path: str, steps: int) -> int:
         await asyncio.sleep(0.005)
         write_line(path)
     return steps
+
+
+@action
+def end_a_process(number: int) -> int | None:
+    """Start a process of multiprocessing that would take long, send it a signal, and return with which code it has ended."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(PATIENCE,))
+    process.start()
+    if number == signal.SIGINT:
+        # An exception that comes while it is still being forked is lost.
+        time.sleep(0.5)
+    os.kill(process.pid or 0, number)
+    process.join(5)
+    if process.is_alive():
+        process.kill()
+    return process.exitcode
 
 
 @action

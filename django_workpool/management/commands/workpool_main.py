@@ -21,6 +21,7 @@ from django.utils.module_loading import import_string
 from ... import conf, eventlog, health
 from ...database_errors import is_away, is_conflict, lacks_table
 from ...exceptions import UnknownPool, WorkpoolSettingsError
+from ...execution.copies import let_signals_end_copies
 from ...failures import first_line
 from ...runner.clerk import Late
 from ...runner.drain import Agreement
@@ -88,6 +89,7 @@ class Command(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """Be the process's only purpose."""
         code: Any = 0
+        let_signals_end_copies()
         try:
             super().run_from_argv(argv)
         except SystemExit as error:
