@@ -8,6 +8,7 @@ from django.db.models import F
 
 from django_workpool import Workpool, call
 from django_workpool.execution import workers
+from django_workpool.loop import holds, starts
 from django_workpool.loop.context import PAUSED_CALLBACKS
 from django_workpool.loop.fleet import CALLBACK_CAPACITY
 from django_workpool.loop.memory import Depth
@@ -130,6 +131,33 @@ def test_work_that_no_live_worker_knows_is_put_back_uncounted_and_does_not_block
     pass_time(10)
     it = loop.iterate()
     assert it.now + 10 < PendingStart.objects.get(work_id=unknown).segment <= it.now + 50
+
+
+def test_many_works_that_nobody_knows_leave_looks_to_those_behind_them(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an iteration looks at is bounded; a queue of them that are due again and again must not take all of it."""
+    monkeypatch.setattr(starts, "LOOK_MAX", 400)
+    for priority in (9, 8):
+        Workpool().using(priority=priority).enqueue_many(functions.act, [call()] * 300)
+    Work.objects.update(func_path="tests.states.functions.renamed")
+    known = given(S1)
+    assert loop.iterate().again
+    assert running() == {known}
+
+
+def test_many_works_that_nobody_knows_are_put_back_for_longer(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the loop would have no time but for them: up to half a minute, while a few wait for five seconds."""
+    monkeypatch.setattr(holds, "CROWD", 4)
+    works = [given(S1, func="tests.states.functions.renamed") for _ in range(6)]
+    loop.iterate()
+    pass_time(10)
+    it = loop.iterate()
+    assert set(PendingStart.objects.filter(work_id__in=works).values_list("segment", flat=True)) == {it.now + 2 * holds.HOLD}
+    pass_time(200)
+    works += [given(S1, func="tests.states.functions.renamed") for _ in range(40)]
+    loop.iterate()
+    pass_time(200)
+    it = loop.iterate()
+    assert max(PendingStart.objects.filter(work_id__in=works).values_list("segment", flat=True)) == it.now + 6 * holds.HOLD
 
 
 def test_held_work_fails_after_the_hold_naming_the_path(loop: Loop, settings: Any) -> None:

@@ -11,9 +11,9 @@ from ..exceptions import WorkpoolSettingsError
 from .base import Database
 from .parts import Answers, Part
 from .rows import Condition, Due, NewWork, Sent, Start
-from .watch import Hint, Watch
+from .watch import DatabaseReplaced, Hint, Watch
 
-__all__ = ["Answers", "Condition", "Database", "Due", "Hint", "NewWork", "Part", "Sent", "Start", "Watch", "database"]
+__all__ = ["Answers", "Condition", "Database", "DatabaseReplaced", "Due", "Hint", "NewWork", "Part", "Sent", "Start", "Watch", "database"]
 
 
 @cache

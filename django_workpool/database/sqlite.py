@@ -1,6 +1,5 @@
-"""SQLite: one host, one writer. Locks are flocks on files beside the database; changes are seen by PRAGMA data_version."""
+"""SQLite: one host, one writer. Locks are flocks on files beside the database (``files.py``)."""
 
-import fcntl
 import json
 import os
 import threading
@@ -17,14 +16,12 @@ from django.db.utils import load_backend
 
 from ..segments import ceil_segment, floor_segment
 from ..types import Attempted
+from . import files
 from .base import Database
 from .forks import keep_from_children
 from .rows import KEPT_COLUMNS, WORK_COLUMNS, Due, NewWork, Start
-from .watch import Hint, Watch
+from .watch import Watch
 
-#: How often a process looks for changes: up to so many seconds after the last one, every so many; later every POLL_IDLE.
-POLLS = ((5.0, 0.005), (60.0, 0.05))
-POLL_IDLE = 0.1
 #: How long the pool's own transactions wait for the writer's lock; a longer wait is tried again.
 LOCK_TIMEOUT = 5.0
 
@@ -144,6 +141,9 @@ class SQLite(Database):
         # The pool's own transactions write: asking for the lock at the start is the way that waits instead of failing.
         settings["OPTIONS"] = {**settings["OPTIONS"], "transaction_mode": "IMMEDIATE", "timeout": LOCK_TIMEOUT}
         settings["CONN_MAX_AGE"] = None
+        if not str(settings["NAME"]).startswith("file:"):
+            # Functions may change the working directory.
+            settings["NAME"] = files.database_file(self) or settings["NAME"]
         old = connections[self.using]
         wrapper = connections[self.using] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.using)
         wrapper.queries_log = deque(maxlen=0)
@@ -181,17 +181,11 @@ class SQLite(Database):
 
     # Locks ------------------------------------------------------------------------------------------------------
 
-    def _lock_path(self, name: str) -> str | None:
-        path = str(self.connection.settings_dict["NAME"])
-        if ":memory:" in path or "mode=memory" in path:
-            return None
-        return f"{path.removeprefix('file:').partition('?')[0]}-workpool-{name}"
-
     def take_lead_lock(self) -> bool:
-        path = self._lock_path("lead")
+        path = files.lock_path(self, "lead")
         if path is None or self._lead_file is not None:
             return True
-        self._lead_file = _flock(path)
+        self._lead_file = files.flock(path)
         return self._lead_file is not None
 
     def release_lead_lock(self) -> None:
@@ -200,95 +194,10 @@ class SQLite(Database):
             self._lead_file = None
 
     def forget_worker(self, worker_id: int) -> None:
-        path = self._lock_path(f"worker-{worker_id}")
+        path = files.lock_path(self, f"worker-{worker_id}")
         if path is not None:
             with suppress(OSError):
                 os.unlink(path)
 
     def watch(self) -> Watch:
-        return SQLiteWatch(self)
-
-
-def _flock(path: str) -> int | None:
-    """Open ``path`` and lock it; return its descriptor, or None if somebody else holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-class SQLiteWatch(Watch):
-    """A flock a worker, and a look at the file's change counter every few milliseconds."""
-
-    database: SQLite
-
-    def __init__(self, database: SQLite) -> None:
-        self.database = database
-        database.private_connection("watch")
-        self.files: dict[int, int] = {}
-        self.version: int | None = None
-        self.changed = time.monotonic()
-        keep_from_children(self, lambda watch: list(watch.files.values()))
-
-    def hold(self, worker_id: int) -> bool:
-        path = self.database._lock_path(f"worker-{worker_id}")
-        if path is None or worker_id in self.files:
-            return True
-        descriptor = _flock(path)
-        if descriptor is not None:
-            self.files[worker_id] = descriptor
-        return descriptor is not None
-
-    def held(self) -> set[int] | None:
-        prefix = self.database._lock_path("worker-")
-        if prefix is None:
-            return set(self.files)
-        folder, start = os.path.split(prefix)
-        names = [name for name in os.listdir(folder or ".") if name.startswith(start)]
-        workers = {int(name[len(start) :]) for name in names if name[len(start) :].isdigit()}
-        return {worker for worker in workers if worker in self.files or self._is_held(f"{prefix}{worker}")}
-
-    @staticmethod
-    def _is_held(path: str) -> bool:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            # Shared: two observers do not take each other for the owner.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-
-    def wait(self, timeout: float) -> list[Hint]:
-        end = time.monotonic() + timeout
-        while True:
-            version = self._version()
-            now = time.monotonic()
-            if version != self.version:
-                self.version, self.changed = version, now
-                return [Hint("changed")]
-            if now >= end:
-                return []
-            every = next((every for until, every in POLLS if now - self.changed < until), POLL_IDLE)
-            time.sleep(min(end - now, every))
-
-    def _version(self) -> int:
-        """Return the file's change counter; asked so often that Django's cursor would be most of it."""
-        connection: Any = self.database.connection
-        connection.ensure_connection()
-        with connection.wrap_database_errors:
-            return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
-
-    def close(self) -> None:
-        for descriptor in self.files.values():
-            os.close(descriptor)
-        self.files.clear()
-        with suppress(Exception):
-            self.database.connection.close()
+        return files.SQLiteWatch(self)

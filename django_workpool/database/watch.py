@@ -22,6 +22,10 @@ class Hint:
     name: str = ""
 
 
+class DatabaseReplaced(Exception):
+    """Something else has taken the place of the database: who goes on would work for nobody, and keep others from the new one."""
+
+
 class Watch(ABC):
     """One process's ear and pulse: it hears hints, and holds the lock by which others know that the process lives.
 

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ..types import Outcome
+from .copies import let_signals_end_copies
 from .frames import Frame, Lines, outcome_frame, pack, read_run, unpack
 from .isolation import Isolation
 
@@ -23,6 +24,8 @@ T = TypeVar("T")
 
 #: Bytes taken from the parent at once.
 PIECE = 64 * 1024
+#: What a function may set, and what one that is not set says.
+TIMERS, STILL = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF), (0.0, 0.0)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,12 +48,20 @@ def main(descriptor: int) -> None:
         # They may be sent to all processes of a terminal or a service; what follows is for the parent to say. A handler, not
         # SIG_IGN: programs that functions start would inherit that.
         signal.signal(number, lambda *_: None)
+    let_signals_end_copies()
     home = os.getpid(), threading.get_ident()
     os.register_at_fork(after_in_child=lambda: _become_a_copy(channel, *home))
     runs: SimpleQueue[Frame | None] = SimpleQueue()
     parent = Parent(channel)
     threading.Thread(target=_listen, args=(frames, runs, parent), name="workpool-parent", daemon=True).start()
-    _serve(parent, setup, runs)
+    try:
+        _serve(parent, setup, runs)
+    except BaseException:
+        with suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+        # Whoever cannot serve any more must not stay, though a thread that a function has started would keep it.
+        os._exit(1)
 
 
 class Parent:
@@ -103,8 +114,6 @@ def _die_with(parent: int) -> None:
 
 def _become_a_copy(channel: socket.socket, original: int, main_thread: int) -> None:
     """In a process that a function has forked: let go of what belongs to the original, and end with it."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        signal.signal(number, handler)
     if channel.fileno() >= 0:
         os.close(channel.detach())
     if threading.get_ident() == main_thread and os.getppid() == original:
@@ -113,16 +122,25 @@ def _become_a_copy(channel: socket.socket, original: int, main_thread: int) -> N
 
 
 class _ChildIsolation(Isolation):
-    """An isolation that lets only one process come back from a function."""
+    """An isolation of a main thread, whose functions can also leave handlers of signals and timers behind."""
+
+    def __init__(self, home: str | None = None) -> None:
+        super().__init__(home)
+        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self._timers = [timer for timer in TIMERS if signal.getitimer(timer) == STILL]
 
     def call(self, func: Callable[..., T], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> T:
-        """Call ``func``; a copy of this process that it has forked, and that returns too, must complete nothing."""
-        original = os.getpid()
+        """Call ``func``; stop the timers that it has set, and put handlers of signals back, before anything else is done."""
         try:
             return super().call(func, args, kwargs)
         finally:
-            if os.getpid() != original:
-                os._exit(0)
+            for timer in self._timers:
+                if signal.getitimer(timer) != STILL:
+                    signal.setitimer(timer, 0)
+            for number, handler in self._handlers.items():
+                # None: it is not Python's, and cannot be set by it.
+                if handler is not None and signal.getsignal(number) is not handler:
+                    signal.signal(number, handler)
 
 
 def _serve(parent: Parent, setup: Frame, runs: "SimpleQueue[Frame | None]") -> None:

@@ -7,15 +7,17 @@ asgiref's one thread for synchronous code, where ``SharedThread`` keeps order as
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
 from ..types import Run
 from .isolation import working_folder
-from .shared import SharedThread
+from .shared import SharedThread, ThreadsBeside
 from .threads import ExecutorStopped, report_crash
 
 logger = logging.getLogger("django_workpool.execution")
@@ -24,6 +26,9 @@ logger = logging.getLogger("django_workpool.execution")
 FAREWELL = 1.0
 #: Seconds from the death of a loop to the next one: what killed it may kill that one too.
 PAUSE = 0.1
+
+
+_executors: "weakref.WeakSet[CoroutineExecutor]" = weakref.WeakSet()
 
 
 class CoroutineExecutor:
@@ -56,6 +61,8 @@ class CoroutineExecutor:
         # The loop itself keeps only weak references.
         self._tasks: set[asyncio.Task[None]] = set()
         self._shared = SharedThread(name, working_folder(), self._is_quiet)
+        self._ident: int | None = None
+        _executors.add(self)
 
     @property
     def idle(self) -> bool:
@@ -131,6 +138,7 @@ class CoroutineExecutor:
 
     def _serve(self) -> None:
         """Run loops, one after the other if need be, until the end."""
+        self._ident = threading.get_ident()
         try:
             while not self._ending:
                 loop = None
@@ -152,6 +160,7 @@ class CoroutineExecutor:
                 self._thread = self._loop = None
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.set_default_executor(ThreadsBeside(self.name, working_folder()))
         with self._changed:
             self._loop = loop
             loop.call_soon(self._begin, list(self._waiting))
@@ -243,3 +252,22 @@ class CoroutineExecutor:
             loop.run_until_complete(asyncio.wait_for(self._shared.close(), FAREWELL))
         with suppress(BaseException):
             loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), FAREWELL))
+
+    def _end_copy(self) -> None:
+        """In a copy of the process that a coroutine has forked: end when it waits or returns. All else on the loop is the original's."""
+        loop: Any = self._loop
+        if loop is None or self._ident != threading.get_ident():
+            return
+        # Another kind of loop may take some steps of others first.
+        with suppress(AttributeError):
+            loop._ready.clear()
+        loop.call_soon(os._exit, 0)
+
+
+def _end_copies() -> None:
+    for executor in list(_executors):
+        with suppress(Exception):
+            executor._end_copy()
+
+
+os.register_at_fork(after_in_child=_end_copies)

@@ -94,11 +94,19 @@ class Isolation:
             watch.begin()
 
     def call(self, func: Callable[..., T], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> T:
-        """Call ``func`` in an empty context, and return or raise what it does."""
+        """Call ``func`` in an empty context, and return or raise what it does.
+
+        If it has forked, a copy of the process may come back from it, too. That one must complete nothing, and ends here.
+        """
         for watch in self._watches.values():
             watch.mark()
             watch.doubt()
-        return contextvars.Context().run(func, *args, **(kwargs or {}))
+        original = os.getpid()
+        try:
+            return contextvars.Context().run(func, *args, **(kwargs or {}))
+        finally:
+            if os.getpid() != original:
+                os._exit(0)
 
     def distrust(self) -> None:
         """Close the thread's connections at the ``end``, whatever they look like: an exception may have come anywhere."""

@@ -1,4 +1,4 @@
-"""The one thread on which asgiref runs the synchronous parts of coroutines, Django's queries among them.
+"""The threads on which synchronous parts of coroutines run: asgiref's one thread, Django's queries among them, and those beside it.
 
 Coroutines use its connections in turns, so what one of them leaves behind, the others meet. It is put right in the moments in
 which none runs; connections that are dead are dropped at any time. All event loops of a process share it: there is one for each
@@ -9,7 +9,9 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -89,3 +91,31 @@ class SharedThread:
         if _kept is not None and _kept[0] == threading.get_ident() and self._others_are_quiet():
             _kept[1].close()
             _kept = None
+
+
+class ThreadsBeside(ThreadPoolExecutor):
+    """A loop's own threads: for ``asyncio.to_thread``, and for synchronous code that asgiref may run on any.
+
+    Each call finds its thread's connections alive, and as after a start.
+
+    Args:
+        name: what uses the threads.
+        home: their working directory, as ``Isolation`` takes it.
+    """
+
+    def __init__(self, name: str, home: str | None) -> None:
+        super().__init__(thread_name_prefix=f"{name}-beside")
+        self._home, self._label = home, f"A coroutine of {name}, on a thread beside it,"
+        self._kept = threading.local()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Call ``fn`` on one of the threads."""
+        return super().submit(self._call, fn, args, kwargs)
+
+    def _call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        isolation: Isolation | None = getattr(self._kept, "isolation", None)
+        if isolation is None:
+            isolation = self._kept.isolation = Isolation(self._home)
+        with isolation.function(self._label):
+            # It brings the context that it wants.
+            return isolation.call(func, args, kwargs)

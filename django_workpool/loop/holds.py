@@ -15,6 +15,8 @@ from .due import Due
 
 #: Wait of work that no live worker knows: short at first, as a worker may just not have imported its module yet.
 HOLD_FIRST, HOLD = SECOND // 2, 5 * SECOND
+#: Of many at once it is longer, by one HOLD for each so many and up to so many: to look at all of them must not take all the time.
+CROWD, CROWD_MAX = 100, 6
 
 
 def end_canceled(it: Iteration, rows: Sequence[Due]) -> set[int]:
@@ -62,7 +64,7 @@ def hold(it: Iteration, rows: Sequence[Due]) -> set[int]:
         for path, count in Counter(row.func_path for row in first).items():
             it.emit("held", "WARN", path=path, works=count, work_id=next(row.work_id for row in first if row.func_path == path))
     _put_back(it, first, min(HOLD_FIRST, int(hold_ms // 100) + 1))
-    _put_back(it, again, min(HOLD, int(hold_ms // 100) + 1))
+    _put_back(it, again, min(HOLD * min(1 + len(again) // CROWD, CROWD_MAX), int(hold_ms // 100) + 1))
     text = "no live worker knows the function {}: it was renamed or removed, or its module cannot be imported"
     failures = {
         row.work_id: Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text.format(row.func_path))

@@ -21,6 +21,8 @@ BATCH = 512
 PASSED_MAX = 200
 #: Rows looked at in one iteration, whatever can be done with them: the lease must not end meanwhile.
 LOOK_MAX = 1_000
+#: As much of them as one queue may take for what cannot be started (nobody knows its function): those behind it need some, too.
+FRUITLESS = 0.5
 #: Rows read at least by the second and later reads of a queue.
 STEP = 100
 
@@ -49,10 +51,11 @@ def _start_queue(it: Iteration, lane: Lane, priority: int, placement: Placement,
     if cursor is None:
         cursor = it.new_starts[lane, priority] = Cursor()
     position, begun, passed, least = cursor.start(it.depth), 0, 0, 0
+    before, fruitless = it.looked, (LOOK_MAX - it.looked) * FRUITLESS
     # One more than there are threads for tells whether what comes next needs none.
     step = placement.free_threads(lane) + 1 if placement.workers else BATCH
     while begun < most:
-        if it.looked >= LOOK_MAX:
+        if it.looked >= LOOK_MAX or it.looked - before - begun >= fruitless:
             it.again = True
             break
         rows = due.read(it, lane, priority, position, min(max(most - begun + passed, least), step, BATCH))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from django.db import connections
 
+from ..database import DatabaseReplaced
 from ..database_errors import is_away, is_conflict
 from ..failures import first_line
 
@@ -87,6 +88,10 @@ class Service:
             began = time.monotonic()
             try:
                 self.body(self.stop)
+                return
+            except DatabaseReplaced as error:
+                logger.critical("%s: %s", self.name, error)
+                self.gave_up = True
                 return
             except Exception as error:
                 connections.close_all()

@@ -18,6 +18,7 @@ from django.utils import timezone, translation
 
 from django_workpool import BatchResult, OnCompleteArgs, RetryBehavior, Workpool, action, mutation, on_batch_complete, on_complete, query
 
+from . import behind as behind
 from . import coroutines as coroutines
 from . import databases as databases
 from . import processes as processes

@@ -1,6 +1,7 @@
 """``manage.py workpool_main``: lead or stand by, and run functions."""
 
 import argparse
+import atexit
 import logging
 import os
 import signal
@@ -20,9 +21,11 @@ from django.utils.module_loading import import_string
 from ... import conf, eventlog, health
 from ...database_errors import is_away, is_conflict, lacks_table
 from ...exceptions import UnknownPool, WorkpoolSettingsError
+from ...execution.copies import let_signals_end_copies
 from ...failures import first_line
 from ...runner.clerk import Late
 from ...runner.drain import Agreement
+from ...runner.farewell import Farewell
 from ...runner.probe import Part, Probe
 from ...runner.process import Options, Process
 from ...runner.several import Several
@@ -38,6 +41,7 @@ class Command(BaseCommand):
 
     help = "Runs the pools' work: leads the main loop or stands by, and runs functions. Start as many as you want."
     stealth_options = ("stdin",)
+    farewell: Farewell | None = None
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -84,11 +88,19 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Be the process's only purpose."""
+        code: Any = 0
+        let_signals_end_copies()
         try:
             super().run_from_argv(argv)
+        except SystemExit as error:
+            code = error.code
+            raise
         finally:
-            # While it ends, Python puts the system's own handlers back: one more signal would spoil the exit code.
-            _take_signals(signal.SIG_IGN)
+            # While it ends, Python puts the system's own handlers back: one more signal would spoil the exit code. Before that it waits
+            # for threads, which a signal can shorten.
+            atexit.register(_take_signals, signal.SIG_IGN)
+            if self.farewell is not None:
+                self.farewell.begin(code if isinstance(code, int) else 1)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until a signal, or until drained.
@@ -126,7 +138,10 @@ class Command(BaseCommand):
             _wait_for_tables,
         )
 
+        farewell = self.farewell = Farewell(options["grace"])
+
         def on_signal(*_: object) -> None:
+            farewell.signal()
             several.signal()
 
         _take_signals(on_signal)
