@@ -1,4 +1,4 @@
-"""What Django projects are used to: members of choices as names and numbers, times that have come."""
+"""What Django projects are used to: members of choices as names and numbers, times that have come, commands in a TestCase."""
 
 import enum
 import logging
@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, models
 
 from django_workpool import Workpool
@@ -99,3 +100,12 @@ def test_what_is_still_to_come_does_not_start_early() -> None:
     segment = PendingStart.objects.get().segment
     assert 0 <= segment * SEGMENT_MS - ms < SEGMENT_MS
     assert run_work() == []
+
+
+@pytest.mark.django_db
+def test_a_process_does_not_begin_inside_a_transaction() -> None:
+    """It would wait for ever for works that it cannot see, and a TestCase would lose its connection."""
+    Workpool().enqueue(helped.add, 1)
+    with pytest.raises(CommandError, match=r"run_work\(\)"):
+        call_command("workpool_main", drain=True)
+    assert [one.kind for one in run_work()] == ["success"]
