@@ -1,5 +1,6 @@
 """The app: its label, its checks, and the rows of its pools after a migration."""
 
+import logging
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -28,9 +29,17 @@ class WorkpoolConfig(AppConfig):
             raise ImproperlyConfigured(f"The label of django_workpool must stay {WorkpoolConfig.label!r}, not {self.label!r}.")
         from .checks import register_checks
 
+        enable_loggers()
         register_checks()
         meet_tasks()
         post_migrate.connect(create_rows, sender=self, dispatch_uid="django_workpool.create_rows")
+
+
+def enable_loggers() -> None:
+    """Undo what LOGGING does to loggers that are there already: those of a package that the settings import, for a RetryBehavior."""
+    for name, known in list(logging.root.manager.loggerDict.items()):
+        if isinstance(known, logging.Logger) and f"{name}.".startswith(f"{WorkpoolConfig.name}."):
+            known.disabled = False
 
 
 def meet_tasks() -> None:

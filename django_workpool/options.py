@@ -16,7 +16,7 @@ from .database import Due
 from .exceptions import InvalidWork
 from .functions import Registered
 from .models import NAME_LENGTH
-from .segments import YEAR, ceil_segment, floor_segment
+from .segments import YEAR, floor_segment
 from .types import MAX_PRIORITY, MIN_PRIORITY, FnType, OnCompleteArgs, RetryBehavior, check_timeout
 
 logger = logging.getLogger("django_workpool.client")
@@ -102,9 +102,9 @@ class CheckedOptions:
 
     def due(self) -> Due:
         """Return when a work enqueued now is due."""
-        if self.delay is not None:
+        if self.delay:
             return Due(delay_ms=self.delay / _MS)
-        return Due() if self.run_after_ms is None else Due(segment=ceil_segment(self.run_after_ms))
+        return Due(moment_ms=self.run_after_ms)
 
     def retry_text(self, function: Registered, pool: conf.PoolSettings) -> str:
         """Return the stored retry behaviour for a function: empty for none.
@@ -208,9 +208,10 @@ def _retry(value: Any) -> dict[str, Any]:
 
 
 def _priority(value: Any) -> dict[str, Any]:
-    if type(value) is not int or not MIN_PRIORITY <= value <= MAX_PRIORITY:
+    # Members of an IntegerChoices are numbers, too.
+    if not isinstance(value, int) or isinstance(value, bool) or not MIN_PRIORITY <= value <= MAX_PRIORITY:
         raise InvalidWork(f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, not {value!r}.")
-    return {"priority": value}
+    return {"priority": int(value)}
 
 
 def _timeout(value: Any) -> dict[str, Any]:

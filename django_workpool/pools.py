@@ -48,7 +48,8 @@ class Workpool(OperatedPool):
     _options: CheckedOptions = field(default=CheckedOptions(), repr=False)
 
     def __post_init__(self) -> None:
-        conf.pool(self.name)
+        # The plain text of the settings: as text, a member of an enumeration has its own name.
+        object.__setattr__(self, "name", conf.pool(self.name).name)
 
     def using(self, **options: Unpack[EnqueueOptions[Context]]) -> "Workpool":
         """Return the same pool with these options for what is enqueued through it: see ``EnqueueOptions``.

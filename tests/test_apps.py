@@ -1,5 +1,7 @@
 """The app: its label, and the rows that a migration leaves behind."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -62,3 +64,35 @@ def test_a_database_that_the_router_keeps_free_gets_none(created, settings):
     settings.DATABASE_ROUTERS = [Elsewhere()]
     send(apps=apps)
     assert created == []
+
+
+SETTINGS = """
+from django_workpool import RetryBehavior
+
+SECRET_KEY = "x"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_workpool"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+WORKPOOLS = {"default": {"RETRY": RetryBehavior(max_attempts=2)}}
+LOGGING = {"version": 1, "handlers": {"out": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["out"], "level": "WARNING"}}
+"""
+TELL = """
+import logging
+import django
+
+django.setup()
+from django_workpool import eventlog
+
+eventlog.log("wedged", "ERROR", "default", error="x", since_s=1)
+for name in ("conf", "functions", "loop"):
+    logging.getLogger("django_workpool." + name).warning("heard %s", name)
+logging.getLogger("django_workpool_of_others").warning("not ours")
+"""
+
+
+def test_settings_may_import_the_package_and_configure_logging(tmp_path):
+    """Python disables loggers that are there before the configuration, unless told not to: no event would ever be seen."""
+    (tmp_path / "logged_settings.py").write_text(SETTINGS)
+    early = "import logging; logging.getLogger('django_workpool_of_others')\n"
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "logged_settings", "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", early + TELL], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stderr.splitlines() == ["event=wedged pool=default error=x since_s=1", "heard conf", "heard functions", "heard loop"]

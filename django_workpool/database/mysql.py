@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.db import OperationalError, connections, transaction
 
+from ..segments import ceil_segment
 from ..types import Attempted
 from . import mysql_sessions as sessions
 from .base import Database
@@ -124,6 +125,10 @@ class MySQL(Database):
         segment, delay = f"FLOOR({_CLOCK_MS} / 100)", []
         if due.delay_ms is not None:
             segment, delay = f"{segment}, CEIL(({_CLOCK_MS} + %s) / 100)", [due.delay_ms]
+        if due.moment_ms is not None:
+            # GREATEST of a NULL would be NULL here.
+            segment = f"{segment}, CASE WHEN %s > {_CLOCK_MS} THEN %s ELSE 0 END"
+            delay += [due.moment_ms, ceil_segment(due.moment_ms)]
         for first, last in _portions(arguments):
             table, rows = self.table(id=("uuid", ids[first:last]), arguments=("text", arguments[first:last]))
             self.execute(

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import connections, transaction
 
 from .. import conf
+from ..segments import ceil_segment
 from ..types import Attempted
 from . import sessions
 from .base import Database
@@ -123,6 +124,9 @@ class PostgreSQL(Database):
         params += ["{" + ",".join([work_id.hex for work_id in ids]) + "}", SEPARATOR.join(arguments), new.lane, due.segment]
         if due.delay_ms is not None:
             params.append(due.delay_ms / 100)
+        if due.moment_ms is not None:
+            delay += ", CASE WHEN %s > extract(epoch FROM created) * 1000 THEN %s END"
+            params += [due.moment_ms, ceil_segment(due.moment_ms)]
         with self._cursor() as cursor:
             cursor.execute(self.sql(_INSERT.replace("{delay}", delay)), params)
             return int(cursor.fetchone()[0])

@@ -85,10 +85,12 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When a batch is due: at once, after a delay, or at a segment (whichever is later than now)."""
+    """When a batch is due: at once, after a delay, at a moment, or at a segment (whichever is later than now)."""
 
     segment: int = 0
     delay_ms: float | None = None
+    #: Milliseconds since 1970. What has come by the database's time is due at once, and not only with the next segment.
+    moment_ms: float | None = None
 
 
 #: A query that finds a row or none, with tables as ``{Model}``, and its parameters.

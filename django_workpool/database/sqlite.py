@@ -58,6 +58,8 @@ class SQLite(Database):
         segment = max(due.segment, floor_segment(now))
         if due.delay_ms is not None:
             segment = max(segment, ceil_segment(now + due.delay_ms))
+        if due.moment_ms is not None and due.moment_ms > now:
+            segment = max(segment, ceil_segment(due.moment_ms))
         created = self.moment_param(now)
         callback_of, batch_id = (one.hex if one else None for one in (new.callback_of, new.batch_id))
         common = (new.pool, new.fn_type, new.func_path, new.name)

@@ -106,8 +106,9 @@ class Command(BaseCommand):
         """Run until a signal, or until drained.
 
         Raises:
-            CommandError: a pool is unknown, the options do not fit together, or the tables are missing.
+            CommandError: a pool is unknown, the options do not fit together, the caller is in a transaction, or the tables are missing.
         """
+        _refuse_transaction()
         if options["processes"] and options["executor"]:
             raise CommandError("Choose --processes or --executor: functions run in one of them.")
         if (options["processes"] or options["executor"]) and not getattr(settings, "SETTINGS_MODULE", None):
@@ -158,6 +159,19 @@ class Command(BaseCommand):
             os._exit(code)
         if code:
             raise CommandError("a thread of the pool has died; see the log", returncode=code)
+
+
+def _refuse_transaction() -> None:
+    """Refuse to begin where the caller's transaction would hide its works from other sessions, and lose its connection.
+
+    Raises:
+        CommandError: the caller's thread is in a transaction, a TestCase's for instance.
+    """
+    if any(connection.in_atomic_block for connection in connections.all(initialized_only=True)):
+        raise CommandError(
+            "workpool_main cannot run inside of a transaction, whose works no other session sees. "
+            "In a TestCase, call run_work() of django_workpool.testing."
+        )
 
 
 def _databases(names: list[str] | None) -> dict[str, tuple[str, ...] | None]:
