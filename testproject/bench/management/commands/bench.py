@@ -2,14 +2,12 @@
 
 import json
 import shlex
-import signal
 import statistics
 import tempfile
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -19,6 +17,7 @@ from testproject.bench import best, cases, costs, growth, pace, place  # noqa: F
 from testproject.bench.course import CASES, Case, Course, Stalled
 from testproject.bench.measure import Figures
 from testproject.bench.worker import Setup, WorkerFailed
+from testproject.ending import ended_by_signals
 
 #: Why some cases are not measured on SQLite.
 LEFT_OUT = "SQLite does not tell"
@@ -68,8 +67,6 @@ class Command(BaseCommand):
         Raises:
             CommandError: a result is wrong, or there is none.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _exit)
         setup = Setup(
             limit=options["pool_limit"],
             threads=options["threads"],
@@ -79,7 +76,11 @@ class Command(BaseCommand):
         )
         wrong = []
         try:
-            with tempfile.TemporaryDirectory(prefix="workpool-bench-") as name, place.temporary_database(Path(name)) as database:
+            with (
+                ended_by_signals(),
+                tempfile.TemporaryDirectory(prefix="workpool-bench-") as name,
+                place.temporary_database(Path(name)) as database,
+            ):
                 course = Course(database, Path(name), setup)
                 for case in (CASES[name] for name in options["cases"]):
                     if not self._measure(case, course, options["n"] or case.n, options["reps"], options["json"]):
@@ -155,13 +156,6 @@ def _shown(value: float | int | str | None) -> str:
 @cache
 def _database() -> str:
     return f"{connection.display_name} {'.'.join(map(str, connection.get_database_version()))}"
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    # Unwinds through the context managers, undisturbed: no process and no database stays behind.
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 def _positive(text: str) -> int:

@@ -2,11 +2,9 @@
 
 import json
 import os
-import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any
 
 from django.conf import settings
@@ -16,6 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
+from testproject.ending import ended_by_signals
 from testproject.imports import files
 from testproject.imports.bar import Bar
 from testproject.imports.drain import Drain, MainProcessFailed
@@ -53,8 +52,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the demo."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _exit)
+        with ended_by_signals():
+            self._take_in(options)
+
+    def _take_in(self, options: dict[str, Any]) -> None:
         call_command("migrate", interactive=False, verbosity=0)
         started = time.monotonic()
         made = self._post(os.path.abspath(options["folder"] or settings.BASE_DIR.parent))
@@ -128,8 +129,3 @@ def _printable(text: str) -> str:
     line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     return line.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    # Unwinds through the context managers: no process stays behind.
-    raise SystemExit(128 + number)
