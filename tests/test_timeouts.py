@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_workpool import CurrentWork, InvalidWork, NoCurrentWork, Workpool, WorkpoolError, WorkTimeout, action, current, mutation, query
 from django_workpool.adapters import visit
@@ -189,6 +189,12 @@ def test_a_shot_that_is_fired_as_the_call_ends_is_taken_back() -> None:
         ("logging.handlers", "hold", True),
         ("django_workpool.kick", "hold", True),
         ("pymysql.connections", "_force_close", True),
+        ("pymysql.connections", "close", True),
+        ("pymysql.connections", "_read_bytes", True),
+        ("socket", "create_connection", True),
+        ("django.db.transaction", "__exit__", True),
+        ("django.dispatch.dispatcher", "send_robust", True),
+        ("shop.models", "__del__", True),
         ("pymysql.connections", "query", False),
         ("shop.logging", "hold", False),
     ],
@@ -255,6 +261,73 @@ def test_connections_are_replaced_after_a_timeout(ms: int, kept: bool) -> None:
     finally:
         limits.end(timed(1, ms))
         stage.leave()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_function_that_does_nothing_but_ask_its_database_is_interrupted_between_two_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchman sees it in the midst of them only, and need not fire: its connection stays as good as it was. It comes once."""
+    told: list[Run] = []
+    monkeypatch.setattr(Shot, "is_in_the_way", lambda shot: True)
+    monkeypatch.setattr(timeouts, "LEAVE_TIME", 60)
+    monkeypatch.setattr(timeouts, "STOP_GRACE", 0.1)
+    monkeypatch.setattr(timeouts, "tell_overdue", told.append)
+    stage, seen, one = Stage(), list[object](), timed(1, 100)
+
+    def function(swallows: bool) -> None:
+        began = time.monotonic()
+        try:
+            with transaction.atomic():
+                while time.monotonic() < began + 30:
+                    sql("SELECT 1")
+        except WorkTimeout:
+            seen.extend([time.monotonic() - began >= 0.1, connection.in_atomic_block])
+            if not swallows:
+                raise
+        while time.monotonic() < began + 30 and not told:
+            sql("SELECT 1")
+
+    def isolated(swallows: bool) -> bool:
+        with stage.isolation.function("tests"):
+            limits.call(one, stage.isolation, function, (swallows,), {})
+        return connection.connection is not None
+
+    try:
+        assert stage.do(lambda: isolated(True)) and seen == [True, False]
+        assert [run.token for run in told] == [1]
+        limits.end(one)
+        with pytest.raises(WorkTimeout, match=r"it took longer than 0\.1 s"):
+            stage.do(lambda: isolated(False))
+        assert stage.do(lambda: connection.connection is not None)
+    finally:
+        limits.end(one)
+        stage.leave()
+
+
+def test_a_timeout_that_pymysql_takes_for_a_lost_connection_is_told_as_what_it_is(run: Callable[..., Any]) -> None:
+    pymysql = pytest.importorskip("pymysql")
+
+    class Torn:
+        def read(self, size: int) -> bytes:
+            stops.compute(30)
+            return b""
+
+        def close(self) -> None:
+            pass
+
+    raw = pymysql.connections.Connection(defer_connect=True)
+    raw._rfile = Torn()
+    with pytest.raises(WorkTimeout, match=r"it took longer than 0\.05 s") as caught:
+        run(timed(1, 50), raw._read_bytes, 4)
+    assert caught.value.__cause__ is not None and caught.value.__cause__.args[0] == 2013
+
+    def says_so_itself() -> None:
+        try:
+            stops.compute(30)
+        except WorkTimeout:
+            raise ValueError("of its own") from caught.value.__cause__
+
+    with pytest.raises(ValueError, match="of its own"):
+        run(timed(2, 50), says_so_itself)
 
 
 def test_what_goes_on_is_told_once(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:

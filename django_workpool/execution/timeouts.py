@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 from .. import eventlog, tracing
@@ -31,11 +32,30 @@ STOP_GRACE = 5.0
 LOOK_EVERY = 3600.0
 #: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares.
 FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool"})
-#: Nor in functions that swallow whatever is raised in them: theirs would go on, and nothing would interrupt it again. Not all of that
-#: driver's code: a function that works with its database is in it nearly whenever the watchman has a chance to look.
-SWALLOWING = frozenset({("pymysql.connections", "_force_close"), ("pymysql.connections", "ping")})
+#: Nor in functions that swallow what is raised in them, or make another error of it that their callers swallow: the function would go
+#: on, and nothing would interrupt it again. WorkTimeout is an OSError, which sockets and PyMySQL take for a word of the network. Not all
+#: of that driver's code: a function that works with its database is in it nearly whenever the watchman has a chance to look.
+SWALLOWING = frozenset(
+    {
+        *(("pymysql.connections", name) for name in ("connect", "close", "_force_close", "ping", "_read_bytes", "_write_bytes")),
+        # What finalizes its cursors that read row by row.
+        ("pymysql.cursors", "close"),
+        ("socket", "create_connection"),
+        # A rollback that fails gives way to the exception it is for; a robust hook to the next one.
+        ("django.db.transaction", "__exit__"),
+        ("django.db.backends.base.base", "on_commit"),
+        ("django.db.backends.base.base", "run_and_clear_commit_hooks"),
+        ("django.db.backends.mysql.base", "is_usable"),
+        ("django.dispatch.dispatcher", "send_robust"),
+    }
+)
 #: Seconds for which it waits at most until a function has left such code, and between two looks.
 LEAVE_TIME, LEAVE_EVERY = 1.0, 0.002
+
+#: How that driver's errors begin that say so: it could not connect, the server has gone, the connection was lost.
+_LOSSES = ((2003,), (2006,), (2013,))
+#: The timeout of the call on each thread.
+_here = threading.local()
 
 # A function object of our own: others may have given theirs other argument types.
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(("PyThreadState_SetAsyncExc", ctypes.pythonapi))
@@ -52,14 +72,32 @@ def tell_overdue(run: Run) -> None:
         eventlog.log("overdue", "WARN", run.pool, work_id=run.work_id, name=run.name, timeout_ms=run.timeout_ms, **tracing.told(run.trace))
 
 
-class Shot:
-    """One exception for one call of a function on a thread: fired while the call lasts, or never."""
+def raise_if_over() -> None:
+    """Raise WorkTimeout if the time of the function on this thread is over. For what is called before and after each of its statements.
 
-    __slots__ = ("done", "fired", "firing", "process", "thread")
+    Nothing is torn apart there. The watchman looks when the thread waits, in the midst of a statement: of a function that sends one after
+    another he sees nothing else.
+    """
+    timeout: Timeout | None = getattr(_here, "timeout", None)
+    # The frame is that of whoever sends the statement: it may be code in which the exception must not be raised.
+    if timeout is not None and timeout.is_due and not _is_in_the_way(sys._getframe(2)):
+        timeout.raise_here()
+
+
+def is_disguised(error: BaseException) -> bool:
+    """Return whether PyMySQL, or Django for it, raises ``error`` in the place of a WorkTimeout that came while it read or wrote."""
+    errors = [error] if error.__cause__ is None else [error, error.__cause__]
+    return error.args[:1] in _LOSSES and any(isinstance(one.__context__, WorkTimeout) for one in errors)
+
+
+class Shot:
+    """One exception for one call of a function on a thread: raised while the call lasts, or never."""
+
+    __slots__ = ("done", "fired", "firing", "process", "raised", "thread")
 
     def __init__(self) -> None:
         self.thread, self.process = threading.get_ident(), os.getpid()
-        self.done = self.firing = self.fired = False
+        self.done = self.firing = self.fired = self.raised = False
 
     def fire(self) -> None:
         """Raise WorkTimeout in the call's thread, unless the call has ended. On the watchman's thread, once."""
@@ -71,16 +109,10 @@ class Shot:
 
     def is_in_the_way(self) -> bool:
         """Return whether the thread is in code that should not be torn apart. While this is asked, it stays where it is."""
-        frame = sys._current_frames().get(self.thread)
-        while frame is not None and frame.f_code not in (visit.__code__, call_for.__code__, Timeout.call.__code__):
-            module = str(frame.f_globals.get("__name__"))
-            if module.partition(".")[0] in FRAGILE or (module, frame.f_code.co_name) in SWALLOWING:
-                return True
-            frame = frame.f_back
-        return False
+        return _is_in_the_way(sys._current_frames().get(self.thread))
 
     def end(self) -> None:
-        """Note that the call has ended. The exception may come in here, for the last time: then this is called once more."""
+        """Note that the call has ended, or needs no shot any more. The exception may come in here, for the last time: then once more."""
         self.done = True
         if self.firing:
             # Moments, however long they are on this machine; but a copy of the process has no watchman.
@@ -88,6 +120,17 @@ class Shot:
                 time.sleep(0)
             # What was not raised yet is not raised any more.
             _raise_in(self.thread, None)
+
+
+def _is_in_the_way(frame: FrameType | None) -> bool:
+    """Return whether a frame, or one that it was called from in the function's call, is of code that should not be torn apart."""
+    while frame is not None and frame.f_code not in (visit.__code__, call_for.__code__, Timeout.call.__code__):
+        module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        # What a finalizer raises is printed, and no more.
+        if module.partition(".")[0] in FRAGILE or (module, name) in SWALLOWING or name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Timeout:
@@ -104,7 +147,7 @@ class Timeout:
         # There is no call yet.
         self._shot.done = True
         self._fired_at: float | None = None
-        self._told = False
+        self._told = self._calling = False
         _watchman.watch(self)
 
     def call(self, body: Callable[[], Any]) -> Any:
@@ -113,22 +156,37 @@ class Timeout:
         Raises:
             WorkTimeout: the time is over; raised in ``body``, unless it has not begun yet.
         """
-        shot = Shot()
+        shot, outer = Shot(), getattr(_here, "timeout", None)
         try:
             try:
-                self._shot = shot
+                self._shot, self._calling, _here.timeout = shot, True, self
                 # The watchman may have looked just before that.
                 if time.monotonic() >= self._at:
                     raise WorkTimeout
                 return body()
             finally:
                 shot.end()
-        except WorkTimeout as error:
+        except Exception as error:
             # Perhaps raised in end() itself; there is no other one to come.
             shot.end()
-            if not error.args:
-                error.args = (told_timeout(self.run),)
+            if isinstance(error, WorkTimeout):
+                error.args = error.args or (told_timeout(self.run),)
+            elif is_disguised(error):
+                raise WorkTimeout(told_timeout(self.run)) from error
             raise
+        finally:
+            self._calling, _here.timeout = False, outer
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time, and nothing has been raised yet. On the call's thread."""
+        return time.monotonic() >= self._at and not (self._shot.done or self._shot.firing)
+
+    def raise_here(self) -> None:
+        """Raise WorkTimeout on the call's own thread, in the place of what the watchman could fire."""
+        self._shot.raised = True
+        self._shot.end()
+        raise WorkTimeout
 
     @property
     def was_fired(self) -> bool:
@@ -145,10 +203,12 @@ class Timeout:
         shot = self._shot
         if now < self._at:
             return self._at
-        if shot.done:
+        if shot.done and not (shot.raised and self._calling):
             # If another call begins, it sees by itself that it is too late.
             return float("inf")
-        if not shot.firing:
+        if shot.raised:
+            self._fired_at = self._fired_at or now
+        elif not shot.firing:
             if now < self._at + LEAVE_TIME and shot.is_in_the_way():
                 return now + LEAVE_EVERY
             shot.fire()
@@ -157,7 +217,7 @@ class Timeout:
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the function goes on for long though the exception was raised in it; true once."""
-        if self._told or self._fired_at is None or now < self._fired_at + STOP_GRACE or self._shot.done:
+        if self._told or self._fired_at is None or now < self._fired_at + STOP_GRACE or not self._calling:
             return False
         self._told = True
         return True

@@ -18,6 +18,7 @@ from ..database.mysql_sessions import is_mysql
 from ..database_errors import aborts_transaction
 from ..exceptions import WorkTimeout
 from .statements import Effect, effect_of
+from .timeouts import is_disguised, raise_if_over
 
 
 class Session(Enum):
@@ -77,11 +78,8 @@ def has_news(raw: Any) -> bool:
 
 
 def _is_in_memory(connection: Any) -> bool:
-    try:
-        return bool(connection.is_in_memory_db())
-    except Exception:
-        # Only SQLite has the method.
-        return False
+    # Only SQLite has the method.
+    return bool(getattr(connection, "is_in_memory_db", bool)())
 
 
 class _Mark(NamedTuple):
@@ -135,8 +133,7 @@ class SessionWatch:
         self.borrowed = False
         #: Whether the session was changed.
         self.tainted = False
-        self._watching = False
-        self._paused = False
+        self._watching = self._paused = False
         self._others: list[Any] | None = None
         self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()
         self._begun = self._mark = _Mark()
@@ -189,18 +186,22 @@ class SessionWatch:
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         """See a statement on its way: what Django calls an execute wrapper."""
-        if self._watching and not self._paused:
-            self._see(sql, context["cursor"].cursor)
-            if self._mysql:
-                return self._execute_on_mysql(execute, sql, params, many, context)
-        return execute(sql, params, many, context)
+        if not self._watching or self._paused:
+            return execute(sql, params, many, context)
+        raise_if_over()
+        self._see(sql, context["cursor"].cursor)
+        done = self._execute_on_mysql(execute, sql, params, many, context) if self._mysql else execute(sql, params, many, context)
+        raise_if_over()
+        return done
 
     def _execute_on_mysql(self, execute: Callable[..., Any], *args: Any) -> Any:
-        """Execute, and see what the text does not tell: a deadlock undoes the whole transaction, and the next statement begins another."""
+        """Execute, and see what the text does not tell: a deadlock undoes all, and the next statement begins another transaction."""
         try:
             return execute(*args)
         except BaseException as error:
             self._ended_transaction = self._ended_transaction or aborts_transaction(error)
+            if is_disguised(error):
+                raise WorkTimeout from error
             raise
         finally:
             self._opened = self._opened or session_state(self.connection.connection) is Session.OPEN
@@ -227,8 +228,7 @@ class SessionWatch:
         Args:
             in_use: Other functions use it: then its age is no matter.
         """
-        connection = self.connection
-        raw = connection.connection
+        connection, raw = self.connection, self.connection.connection
         if raw is None or connection.in_atomic_block:
             return False
         if session_state(raw) is Session.CLOSED:
