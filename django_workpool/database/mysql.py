@@ -61,6 +61,11 @@ class MySQL(Database):
             return super().ask(part)
         # An UPDATE returns no rows here: that it has changed one is what is asked for.
         statement = part.template.rpartition(" RETURNING ")[0]
+        if not sessions.is_mariadb(self.connection):
+            # Its UPDATE waits for a second at least for a row that somebody holds, and can pass over none: so that is asked first.
+            change, _, condition = statement.rpartition(" WHERE ")
+            params = part.params[len(part.params) - condition.count("%s") :]
+            self.fetch(f"SELECT 1 FROM {change.split()[1]} WHERE {condition} FOR UPDATE NOWAIT", params)
         return [(1,)] * self.execute(sessions.without_waiting(self.connection, statement), part.params)
 
     def moved_on(self, statement: str) -> str:

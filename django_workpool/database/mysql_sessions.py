@@ -91,7 +91,7 @@ def found_by_key(wrapper: Any, statement: str) -> str:
 
 
 def without_waiting(wrapper: Any, statement: str) -> str:
-    """Return a statement that fails where it had to wait for a row, if the server can: MySQL waits for a second."""
+    """Return a statement that fails where it had to wait for a row, if the server can: MySQL's waits for a second at least."""
     return f"SET STATEMENT innodb_lock_wait_timeout = 0 FOR {statement}" if is_mariadb(wrapper) else statement
 
 
