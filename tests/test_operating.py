@@ -331,7 +331,8 @@ def test_the_status_is_watched_until_it_is_interrupted(test_database_url: str, m
     # Whose last look found something ends with that.
     given(S1)
     watch = main_process("--watch", "0.1", command="workpool_status")
-    watch.wait_for("no_worker: ", PATIENCE)
+    # The second time: then the first look has come to its end, and not only to its words.
+    wait_until(lambda: watch.output().count("no_worker: ") >= 2)
     watch.process.send_signal(signal.SIGINT)
     assert watch.wait(PATIENCE) == 1
 

@@ -167,7 +167,8 @@ def test_the_timeout_in_the_moment_of_the_end(live: Live, tmp_path: Path, pool: 
         ids = short.enqueue_many(burn_for, [call(str(tmp_path), 0.0038 + number % 20 * 0.00002) for number in range(120)])
         ids += short.enqueue_many(change_and_burn, [call(str(tmp_path), pool.name, 0.002 + number % 20 * 0.0001) for number in range(80)])
         others = pool.using(on_complete=ended).enqueue_many(note, [call(f"beside {pool.name} {number}") for number in range(50)])
-        done = results(ids, 60)
+        # Each of them that is interrupted costs its thread a new connection.
+        done = results(ids, 180)
     finally:
         pool.configure(max_parallelism=10)
     for one in done:
