@@ -18,7 +18,7 @@ from .common import assert_harmless
 from .crawl import walk
 from .settings import WORKPOOLS
 
-pytestmark = [pytest.mark.once, pytest.mark.anywhere, pytest.mark.usefixtures("transactional_db")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("transactional_db")]
 
 
 @pytest.fixture
