@@ -78,8 +78,9 @@ def has_news(raw: Any) -> bool:
 
 
 def _is_in_memory(connection: Any) -> bool:
-    # Only SQLite has the method.
-    return bool(getattr(connection, "is_in_memory_db", bool)())
+    with suppress(Exception):
+        return bool(connection.is_in_memory_db())  # Only SQLite has it, and a function may have spoilt what it asks.
+    return False
 
 
 class _Mark(NamedTuple):
@@ -276,8 +277,7 @@ class SessionWatch:
 
     def reset(self) -> None:
         """Close the connection, and with it the transaction and all of the session; the next use makes a new one."""
-        connection = self.connection
-        keep = _is_in_memory(connection)
+        connection, keep = self.connection, _is_in_memory(self.connection)
         with suppress(Exception):
             if keep:
                 # The database would go with the connection.
