@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,23 @@ def times(name: str, key: object) -> list[float]:
 def failures(work_id: uuid.UUID) -> list[Attempt]:
     """Return the failed attempts of a work, in order."""
     return list(Attempt.objects.filter(work_id=work_id).order_by("number"))
+
+
+def children(pid: int) -> set[int]:
+    """Return the children of a process, zombies too."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.add(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def lines(path: Path) -> list[int]:
+    """Return the numbers that functions have written into a file."""
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 def database_clock() -> float:

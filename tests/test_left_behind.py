@@ -11,7 +11,7 @@ from django.db import connection
 
 from django_workpool import Workpool, call
 
-from .live import Live, live_pair, result, results, transactional_db, value, wait_for_quiet, wait_until
+from .live import Live, children, lines, live_pair, result, results, transactional_db, value, wait_for_quiet, wait_until
 from .works.apps import QUICK_VARIABLE
 from .works.behind import count_beside, end_a_process, fork_async, fork_mutation, leave_signals, look_at_signals, step_async
 from .works.processes import fork
@@ -28,23 +28,6 @@ def live(django_db_setup: None, django_db_blocker: Any, test_database_url: str, 
     """Run a ``workpool_main`` with threads and one with children."""
     with live_pair(django_db_blocker, test_database_url, tmp_path_factory.mktemp("main"), {QUICK_VARIABLE: "1"}) as running:
         yield running
-
-
-def lines(path: Path) -> list[int]:
-    """Return the numbers in a file, one a line."""
-    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def children(pid: int) -> set[int]:
-    """Return the processes whose parent is ``pid``."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.add(int(path.parent.name))
-        except OSError:
-            pass
-    return found
 
 
 @pytest.mark.parametrize("returns", [False, True])

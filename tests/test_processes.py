@@ -15,7 +15,21 @@ from django_workpool import Workpool, call
 from django_workpool.models import Archive, PendingStart, RunningWork, Work
 from django_workpool.types import FnType
 
-from .live import Live, failures, live_main, result, results, running, texts, transactional_db, value, wait_for_quiet, wait_until
+from .live import (
+    Live,
+    children,
+    failures,
+    lines,
+    live_main,
+    result,
+    results,
+    running,
+    texts,
+    transactional_db,
+    value,
+    wait_for_quiet,
+    wait_until,
+)
 from .test_cases_threads import ENDS
 from .works.apps import ONCE_VARIABLE, QUICK_VARIABLE
 from .works.models import Event
@@ -61,23 +75,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def children(pid: int) -> set[int]:
-    """Return the children of a process, zombies too."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.add(int(stat.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def lines(path: Path) -> list[int]:
-    """Return the ids of processes in a file."""
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 def together(folder: Path, key: str) -> set[int]:
