@@ -65,13 +65,17 @@ class Leadership:
         Raises:
             OperationalError: a row is locked by somebody, or the database is away.
         """
-        # Somebody may have emptied the tables under whoever led.
-        configuration.create_rows(self.using)
-        row = Lead.objects.using(self.using).filter(id=1).values_list("owner", "term", "expires_ms").first()
+        leads = Lead.objects.using(self.using).filter(id=1).values_list("owner", "term", "expires_ms")
+        row = leads.first()
+        if row is None:
+            configuration.create_rows(self.using)
+            row = leads.first()
         if row is None or not self.may_take(row, None, dead) or not self.db.take_lead_lock():
             return False
         before = time.monotonic()
         try:
+            # Somebody may have emptied the tables under whoever led; whoever only stands by need not ask.
+            configuration.create_rows(self.using)
             with self.db.write():
                 lead = lock_rows(Lead, self.using, nowait=True).get(id=1)
                 if (lead.owner, lead.term, lead.expires_ms) != row:
