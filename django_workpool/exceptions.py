@@ -10,7 +10,7 @@ WorkpoolError
 ├── NonRetryableError      raised *by* a function: fail now, whatever the retry behaviour says
 │   └── UnstorableResult (ValueError)     a return value that JSON cannot carry
 ├── WorkCanceled           raised *by* a function: its work was canceled, and it stops
-├── WorkTimeout            (TimeoutError)   raised *in* a function that takes longer than it may
+├── WorkTimeout            raised *in* a function that takes longer than it may
 ├── NoCurrentWork          (LookupError)    current() outside of a work
 ├── StaleRun               this run no longer owns its work: another one, or nobody, does
 └── StaleGeneration        this process no longer leads
@@ -67,8 +67,11 @@ class WorkCanceled(WorkpoolError):
     """The work was canceled before it could succeed or finally fail. ``current().raise_if_canceled()`` raises it."""
 
 
-class WorkTimeout(WorkpoolError, TimeoutError):
-    """Raised inside a function when its timeout is over: a failed attempt, unless the function catches it and goes on."""
+class WorkTimeout(WorkpoolError):
+    """Raised inside a function when its timeout is over: a failed attempt, unless the function catches it and goes on.
+
+    No ``TimeoutError``: that is an ``OSError``, which libraries take for a word of the network or of a file, and pass over or try again.
+    """
 
 
 class NoCurrentWork(WorkpoolError, LookupError):

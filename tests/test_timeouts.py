@@ -71,7 +71,7 @@ def test_the_call_says_then_the_function_then_the_pool(settings: Any) -> None:
 
 
 def test_the_exceptions_are_what_users_expect() -> None:
-    assert issubclass(WorkTimeout, TimeoutError) and issubclass(WorkTimeout, WorkpoolError)
+    assert issubclass(WorkTimeout, WorkpoolError)
     assert str(WorkTimeout("late")) == "late"
     with pytest.raises(NoCurrentWork, match="a pool runs"):
         current()
@@ -190,8 +190,7 @@ def test_a_shot_that_is_fired_as_the_call_ends_is_taken_back() -> None:
         ("django_workpool.kick", "hold", True),
         ("pymysql.connections", "_force_close", True),
         ("pymysql.connections", "close", True),
-        ("pymysql.connections", "_read_bytes", True),
-        ("socket", "create_connection", True),
+        ("psycopg._tz", "get_tzinfo", True),
         ("django.db.transaction", "__exit__", True),
         ("django.dispatch.dispatcher", "send_robust", True),
         ("shop.models", "__del__", True),
@@ -306,7 +305,7 @@ def test_a_function_that_does_nothing_but_ask_its_database_is_interrupted_betwee
         stage.leave()
 
 
-def test_a_timeout_that_pymysql_takes_for_a_lost_connection_is_told_as_what_it_is(run: Callable[..., Any]) -> None:
+def test_pymysql_does_not_take_it_for_a_lost_connection(run: Callable[..., Any]) -> None:
     pymysql = pytest.importorskip("pymysql")
 
     class Torn:
@@ -319,18 +318,9 @@ def test_a_timeout_that_pymysql_takes_for_a_lost_connection_is_told_as_what_it_i
 
     raw = pymysql.connections.Connection(defer_connect=True)
     raw._rfile = Torn()
-    with pytest.raises(WorkTimeout, match=r"it took longer than 0\.05 s") as caught:
+    with pytest.raises(WorkTimeout, match=r"it took longer than 0\.05 s"):
         run(timed(1, 50), raw._read_bytes, 4)
-    assert caught.value.__cause__ is not None and caught.value.__cause__.args[0] == 2013
-
-    def says_so_itself() -> None:
-        try:
-            stops.compute(30)
-        except WorkTimeout:
-            raise ValueError("of its own") from caught.value.__cause__
-
-    with pytest.raises(ValueError, match="of its own"):
-        run(timed(2, 50), says_so_itself)
+    assert raw._rfile is None, "it is closed as after any other error"
 
 
 def test_what_goes_on_is_told_once(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
@@ -350,6 +340,22 @@ def test_what_goes_on_is_told_once(monkeypatch: pytest.MonkeyPatch, run: Callabl
 
     assert run(timed(1, 20), swallow) == "caught 1"
     assert [one.token for one in told] == [1]
+
+
+def test_it_is_not_taken_for_a_word_of_the_network(run: Callable[..., Any]) -> None:
+    """As ``selectors``, which passes over any OSError of a file that has gone, and clients of HTTP, which try again."""
+
+    def try_again() -> str:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                time.sleep(0.01)
+            except OSError:
+                continue
+        return "ended"
+
+    with pytest.raises(WorkTimeout):
+        run(timed(1, 20), try_again)
 
 
 def test_the_watchman_begins_anew_and_outlives_errors(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:

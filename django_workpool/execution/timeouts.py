@@ -32,28 +32,24 @@ STOP_GRACE = 5.0
 LOOK_EVERY = 3600.0
 #: Packages in whose code the exception is not raised if that can be helped: they hold locks, or change what the whole process shares.
 FRAGILE = frozenset({"logging", "importlib", "_frozen_importlib", "threading", "queue", "django_workpool"})
-#: Nor in functions that swallow what is raised in them, or make another error of it that their callers swallow: the function would go
-#: on, and nothing would interrupt it again. WorkTimeout is an OSError, which sockets and PyMySQL take for a word of the network. Not all
-#: of that driver's code: a function that works with its database is in it nearly whenever the watchman has a chance to look.
+#: Nor in functions that swallow whatever is raised in them: the function would go on, and nothing would interrupt it again.
 SWALLOWING = frozenset(
     {
-        *(("pymysql.connections", name) for name in ("connect", "close", "_force_close", "ping", "_read_bytes", "_write_bytes")),
+        *(("pymysql.connections", name) for name in ("close", "_force_close", "ping")),
         # What finalizes its cursors that read row by row.
         ("pymysql.cursors", "close"),
-        ("socket", "create_connection"),
+        # It would take UTC for the server's zone, for all of the process and for good.
+        ("psycopg._tz", "get_tzinfo"),
         # A rollback that fails gives way to the exception it is for; a robust hook to the next one.
         ("django.db.transaction", "__exit__"),
         ("django.db.backends.base.base", "on_commit"),
         ("django.db.backends.base.base", "run_and_clear_commit_hooks"),
-        ("django.db.backends.mysql.base", "is_usable"),
         ("django.dispatch.dispatcher", "send_robust"),
     }
 )
 #: Seconds for which it waits at most until a function has left such code, and between two looks.
 LEAVE_TIME, LEAVE_EVERY = 1.0, 0.002
 
-#: How that driver's errors begin that say so: it could not connect, the server has gone, the connection was lost.
-_LOSSES = ((2003,), (2006,), (2013,))
 #: The timeout of the call on each thread.
 _here = threading.local()
 
@@ -82,12 +78,6 @@ def raise_if_over() -> None:
     # The frame is that of whoever sends the statement: it may be code in which the exception must not be raised.
     if timeout is not None and timeout.is_due and not _is_in_the_way(sys._getframe(2)):
         timeout.raise_here()
-
-
-def is_disguised(error: BaseException) -> bool:
-    """Return whether PyMySQL, or Django for it, raises ``error`` in the place of a WorkTimeout that came while it read or wrote."""
-    errors = [error] if error.__cause__ is None else [error, error.__cause__]
-    return error.args[:1] in _LOSSES and any(isinstance(one.__context__, WorkTimeout) for one in errors)
 
 
 class Shot:
@@ -171,8 +161,6 @@ class Timeout:
             shot.end()
             if isinstance(error, WorkTimeout):
                 error.args = error.args or (told_timeout(self.run),)
-            elif is_disguised(error):
-                raise WorkTimeout(told_timeout(self.run)) from error
             raise
         finally:
             self._calling, _here.timeout = False, outer

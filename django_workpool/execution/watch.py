@@ -18,7 +18,7 @@ from ..database.mysql_sessions import is_mysql
 from ..database_errors import aborts_transaction
 from ..exceptions import WorkTimeout
 from .statements import Effect, effect_of
-from .timeouts import is_disguised, raise_if_over
+from .timeouts import raise_if_over
 
 
 class Session(Enum):
@@ -201,8 +201,6 @@ class SessionWatch:
             return execute(*args)
         except BaseException as error:
             self._ended_transaction = self._ended_transaction or aborts_transaction(error)
-            if is_disguised(error):
-                raise WorkTimeout from error
             raise
         finally:
             self._opened = self._opened or session_state(self.connection.connection) is Session.OPEN
