@@ -3,6 +3,8 @@
 import _thread
 import contextlib
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -340,6 +342,47 @@ def test_what_goes_on_is_told_once(monkeypatch: pytest.MonkeyPatch, run: Callabl
 
     assert run(timed(1, 20), swallow) == "caught 1"
     assert [one.token for one in told] == [1]
+
+
+#: Garbage that never ends, whose finalizer lets other threads run: one looks where another is, the others ask the interpreter for a thread.
+COLLECTING = """
+import gc, threading, time
+from django_workpool.execution import timeouts
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        time.sleep(0)
+        if going:
+            Garbage()
+
+def ask():
+    while going:
+        timeouts._raise_in(threading.get_ident(), None)
+
+going, shot = True, timeouts.Shot()
+threads = [threading.Thread(target=ask) for _ in range(2)]
+for thread in threads:
+    thread.start()
+gc.set_threshold(1, 1, 1)
+Garbage()
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    shot.is_in_the_way()
+assert gc.isenabled()
+going = False
+for thread in threads:
+    thread.join()
+print("went on")
+"""
+
+
+@pytest.mark.anywhere
+def test_the_watchman_looks_without_locking_the_interpreter_up() -> None:
+    """Python before 3.11.12 stood still for good where it collected garbage in there."""
+    done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "went on\n", done.stderr
 
 
 def test_it_is_not_taken_for_a_word_of_the_network(run: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ involved: the exception could come between taking and releasing one.
 """
 
 import ctypes
+import gc
 import logging
 import os
 import sys
@@ -47,6 +48,8 @@ SWALLOWING = frozenset(
         ("django.dispatch.dispatcher", "send_robust"),
     }
 )
+#: Whether a collection in the midst of ``sys._current_frames()`` can lock the whole interpreter up, for good: CPython's issue 106883.
+COLLECTING_LOCKS_UP = sys.version_info < (3, 11, 12)
 #: Seconds for which it waits at most until a function has left such code, and between two looks.
 LEAVE_TIME, LEAVE_EVERY = 1.0, 0.002
 
@@ -99,7 +102,7 @@ class Shot:
 
     def is_in_the_way(self) -> bool:
         """Return whether the thread is in code that should not be torn apart. While this is asked, it stays where it is."""
-        return _is_in_the_way(sys._current_frames().get(self.thread))
+        return _is_in_the_way(_frame_of(self.thread))
 
     def end(self) -> None:
         """Note that the call has ended, or needs no shot any more. The exception may come in here, for the last time: then once more."""
@@ -110,6 +113,17 @@ class Shot:
                 time.sleep(0)
             # What was not raised yet is not raised any more.
             _raise_in(self.thread, None)
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    """Return the frame that another thread is in."""
+    if not COLLECTING_LOCKS_UP or not gc.isenabled():
+        return sys._current_frames().get(thread)
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        gc.enable()
 
 
 def _is_in_the_way(frame: FrameType | None) -> bool:
