@@ -1,11 +1,14 @@
 """Two versions of a project side by side, as while it is deployed."""
 
+import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
 
 from django_workpool import Workpool, call
+from django_workpool.health import why
 from django_workpool.models import Archive, PendingStart, Work
 
 from .conftest import StartMain
@@ -16,19 +19,27 @@ from .works.tasks import hold, note
 NEW = "import os\nfrom django_workpool import action\n\n@action\ndef fresh() -> int:\n    return os.getpid()\n"
 
 
-def test_a_new_function_waits_for_the_new_version_and_runs_there_only(
-    main_process: StartMain, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The old version holds what it does not know, fails none of it, and goes on with what it knows."""
+def releases(folder: Path, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, **texts: str) -> dict[str, dict[str, str]]:
+    """Write the module ``release.works`` of each version, import that of the new one here; return the environment of each."""
     settings.WORKPOOLS = {"default": {"FUNCTIONS": ["tests", "release"]}, "imports": {}}
     paths = {}
-    for version, text in (("old", ""), ("new", NEW)):
-        package = tmp_path / version / "release"
+    for version, text in texts.items():
+        package = folder / version / "release"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
         (package / "works.py").write_text(text)
         paths[version] = {"PYTHONPATH": str(package.parent), "DJANGO_SETTINGS_MODULE": "tests.works.settings_release"}
-    monkeypatch.syspath_prepend(str(tmp_path / "new"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "release"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(folder / "new"))
+    return paths
+
+
+def test_a_new_function_waits_for_the_new_version_and_runs_there_only(
+    main_process: StartMain, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old version holds what it does not know, fails none of it, and goes on with what it knows."""
+    paths = releases(tmp_path, settings, monkeypatch, old="", new=NEW)
     old = main_process(env=paths["old"])
     early = Workpool().enqueue_many("release.works.fresh", [call()] * 3)
     results(Workpool().enqueue_many(note, [call(str(number)) for number in range(5)]))
@@ -46,6 +57,26 @@ def test_a_new_function_waits_for_the_new_version_and_runs_there_only(
     assert old.wait(PATIENCE) == 0
     assert {value(one) for one in Workpool().enqueue_many("release.works.fresh", [call()] * 3)} == {new.process.pid}
     assert not Archive.objects.exclude(kind="success").exists()
+    wait_for_quiet()
+
+
+def test_a_function_that_becomes_another_kind_runs_where_it_is_that(
+    main_process: StartMain, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An action becomes a mutation: what is enqueued as either goes to the version that has it as such, and fails in none."""
+    paths = releases(tmp_path, settings, monkeypatch, old=NEW, new=NEW.replace("action", "mutation"))
+    old = main_process(env=paths["old"])
+    mutations = Workpool().enqueue_many("release.works.fresh", [call()] * 3)
+    wait_until(lambda: Work.objects.filter(id__in=mutations, held_since__isnull=False).count() == 3)
+    told = why("default", mutations)[mutations[0]].text
+    assert told.startswith("no live worker knows release.works.fresh as a mutation: held since ")
+
+    new = main_process(env=paths["new"])
+    assert {value(one) for one in mutations} == {new.process.pid}
+    # As the old version enqueues.
+    actions = Workpool().using(delay=timedelta(seconds=1)).enqueue_many("release.works.fresh", [call(), call()])
+    assert Work.objects.filter(id__in=actions).update(fn_type="action") == 2
+    assert {value(one) for one in actions} == {old.process.pid}
     wait_for_quiet()
 
 

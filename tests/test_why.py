@@ -96,11 +96,11 @@ def test_what_is_due_says_what_its_pool_lacks(loop: Loop) -> None:
 def test_what_nobody_knows_says_until_when_it_is_held(loop: Loop) -> None:
     work_id = Workpool().enqueue(act)
     Work.objects.update(func_path="gone.away")
-    assert why(work_id) == ("held", "no live worker knows gone.away")
+    assert why(work_id) == ("held", "no live worker knows gone.away as an action")
     loop.iterate()
     told = health.why(USING, [work_id])[work_id]
     assert told.code == "held" and told.since and told.until == told.since + timedelta(minutes=10)
-    assert told.text.startswith("no live worker knows gone.away: held since ")
+    assert told.text.startswith("no live worker knows gone.away as an action: held since ")
     Work.objects.update(func_path=f"{act.__module__}.act")
     assert why(work_id)[0] == "soon"
 
@@ -118,7 +118,7 @@ def test_a_leader_that_is_gone_or_stuck_is_told(loop: Loop) -> None:
 
 def test_callback_work_is_asked_for_in_its_own_lane(loop: Loop) -> None:
     work_id = Workpool().enqueue(act)
-    Work.objects.update(fn_type="callback", callback_of=uuid.uuid4())
+    Work.objects.update(fn_type="callback", func_path=f"{act.__module__}.told", callback_of=uuid.uuid4())
     Workpool().cancel_all()
     Workpool().pause()
     assert why(work_id)[0] == "soon"

@@ -132,18 +132,18 @@ class Look:
     # Pools ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def heads(self) -> dict[int, tuple[int, str]]:
-        """Return the segment and the function of each lane's oldest due work, by the id of its pending start."""
+    def heads(self) -> dict[int, tuple[int, str, str]]:
+        """Return the segment, the function and its kind of each lane's oldest due work, by the id of its pending start."""
         ids = [one for figures in self.figures for one in figures.oldest if one is not None]
         if not ids:
             return {}
         among, param = self.db.among("s.id", ids)
         rows = self.db.fetch(
-            f"SELECT s.id, s.segment, w.func_path FROM {{PendingStart}} s "
+            f"SELECT s.id, s.segment, w.func_path, w.fn_type FROM {{PendingStart}} s "
             f"JOIN {self.db.each('{Work}', 'w', 'w.id = s.work_id')} WHERE {among}",
             [param],
         )
-        return {start: (segment, path) for start, segment, path in rows}
+        return {start: (segment, path, fn_type) for start, segment, path, fn_type in rows}
 
     @cached_property
     def held_works(self) -> dict[str, Held]:
@@ -196,7 +196,7 @@ class Look:
         """Return how many works of a lane may run at once."""
         return one.max_parallelism or (PAUSED_CALLBACKS if lane is Lane.CALLBACK else 0)
 
-    def reason(self, one: stats.Figures, lane: Lane, head: tuple[int, str] | None) -> Reason:
+    def reason(self, one: stats.Figures, lane: Lane, head: tuple[int, str, str] | None) -> Reason:
         """Return why the oldest due work of a lane does not start."""
         if head is None:
             return Reason.OK
@@ -211,8 +211,8 @@ class Look:
             return Reason.NO_WORKER
         if self.running[one.pool, lane] >= limit:
             return Reason.FULL
-        segment, path = head
-        rooms = [(worker, worker.room_for(lane, path)) for worker in serving if path in worker.functions]
+        segment, path, fn_type = head
+        rooms = [(worker, worker.room_for(lane, path)) for worker in serving if worker.knows(path, fn_type)]
         if not rooms:
             return Reason.HELD
         if all(self.fleet.load[worker.id, room] >= worker.capacity[room] for worker, room in rooms):

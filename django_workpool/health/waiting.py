@@ -15,8 +15,9 @@ from ..database import Database, database
 from ..database.rows import STANDS
 from ..ids import parse_work_ids
 from ..models import Archive, PendingCompletion, PendingStart, RunningWork, Work, Worker
+from ..plain import WORDS
 from ..segments import segment_ms
-from ..types import Lane
+from ..types import FnType, Lane
 from .reading import COUNT_EACH, Look
 from .states import Reason
 
@@ -175,7 +176,7 @@ def why_due(db: Database, due: Mapping[uuid.UUID, tuple[Mapping[str, Any], int]]
         if pool is None:
             found[work_id] = _why(work, WhyCode.NO_WORKER, f"the pool {work['pool']} has no rows: no workpool_main has ever served it")
             continue
-        reason = look.reason(pool, lane, (segment, work["func_path"]))
+        reason = look.reason(pool, lane, (segment, work["func_path"], work["fn_type"]))
         found[work_id] = _told(look, work, lane, reason, look.limit(pool, lane))
     return found
 
@@ -201,7 +202,7 @@ def _told(look: Look, work: Mapping[str, Any], lane: Lane, reason: Reason, limit
 
 
 def _held(work: Mapping[str, Any], reason: Reason) -> Why:
-    since, path = work["held_since"], work["func_path"]
+    since, path = work["held_since"], f"{work['func_path']} as {WORDS[FnType(work['fn_type'])]}"
     if reason is Reason.OK:
         return _why(work, WhyCode.SOON, f"a worker knows {path} by now: it starts within seconds", since=since)
     if since is None:

@@ -75,6 +75,10 @@ class WorkerInfo:
         """Return whether it takes works of the pool."""
         return self.accepting and (self.pools is None or pool in self.pools)
 
+    def knows(self, path: str, fn_type: str) -> bool:
+        """Return whether it has the function, as the kind that its work was enqueued as: another release may have made another of it."""
+        return self.functions.get(path, "").partition(":")[0] == fn_type
+
     def room_for(self, lane: int, path: str) -> Room:
         """Return where a function of this worker runs."""
         if lane == Lane.CALLBACK:
@@ -237,14 +241,14 @@ class Placement:
             for room, capacity in worker.capacity.items()
         }
         #: For each function the rooms that take it, as a heap, whose entries may be older than their room: others take of it, too.
-        self._heaps: dict[tuple[int, str], list[tuple[bool, float, bool, int, int, _Slot]]] = {}
-        self._known: dict[str, bool] = {}
+        self._heaps: dict[tuple[str, str], list[tuple[bool, float, bool, int, int, _Slot]]] = {}
+        self._known: dict[tuple[str, str], bool] = {}
 
-    def known(self, path: str) -> bool:
-        """Return whether any live worker of the pool knows the function."""
-        known = self._known.get(path)
+    def known(self, path: str, fn_type: str) -> bool:
+        """Return whether any live worker of the pool knows the function, as that kind."""
+        known = self._known.get((path, fn_type))
         if known is None:
-            known = self._known[path] = any(path in worker.functions for worker in self.workers)
+            known = self._known[path, fn_type] = any(worker.knows(path, fn_type) for worker in self.workers)
         return known
 
     def free(self, worker: WorkerInfo, room: Room) -> int:
@@ -261,12 +265,12 @@ class Placement:
         room = Room.CALLBACK if lane is Lane.CALLBACK else Room.THREAD
         return sum(max(0, self.free(worker, room)) for worker in self.workers)
 
-    def take(self, lane: int, path: str) -> int | None:
+    def take(self, lane: int, path: str, fn_type: str) -> int | None:
         """Take a place for a function with the least loaded worker that knows it; None if none of them has room."""
-        heap = self._heaps.get((lane, path))
+        heap = self._heaps.get((path, fn_type))
         if heap is None:
-            rooms = [self._slots[worker.id, worker.room_for(lane, path)] for worker in self.workers if path in worker.functions]
-            heap = self._heaps[lane, path] = [slot.entry() for slot in rooms if slot.free > 0]
+            rooms = [self._slots[one.id, one.room_for(lane, path)] for one in self.workers if one.knows(path, fn_type)]
+            heap = self._heaps[path, fn_type] = [slot.entry() for slot in rooms if slot.free > 0]
             heapify(heap)
         while heap:
             *_, free, slot = heap[0]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from .. import conf
 from ..callbacks import lane_of
 from ..models import PendingStart, Work
+from ..plain import WORDS
 from ..segments import SECOND
 from ..settle import Settlement, Verdict, canceled, lock_works, settle
-from ..types import Failure, Follow, ResultKind
+from ..types import Failure, FnType, Follow, ResultKind
 from .context import Iteration
 from .due import Due
 
@@ -65,12 +66,17 @@ def hold(it: Iteration, rows: Sequence[Due]) -> set[int]:
             it.emit("held", "WARN", path=path, works=count, work_id=next(row.work_id for row in first if row.func_path == path))
     _put_back(it, first, min(HOLD_FIRST, int(hold_ms // 100) + 1))
     _put_back(it, again, min(HOLD * min(1 + len(again) // CROWD, CROWD_MAX), int(hold_ms // 100) + 1))
-    text = "no live worker knows the function {}: it was renamed or removed, or its module cannot be imported"
-    failures = {
-        row.work_id: Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text.format(row.func_path))
-        for row in expired
-    }
-    return _end(it, expired, dict(failures))
+    failures: dict[uuid.UUID, Failure | None] = {row.work_id: _unknown(row) for row in expired}
+    return _end(it, expired, failures)
+
+
+def _unknown(row: Due) -> Failure:
+    kind = WORDS[FnType(row.fn_type or "")]
+    text = (
+        f"no live worker knows the function {row.func_path} as {kind}: "
+        "it was renamed, removed or made another kind, or its module cannot be imported"
+    )
+    return Failure(class_path="django_workpool.exceptions.UnregisteredFunction", text=text)
 
 
 def delete_starts(it: Iteration, rows: Sequence[Due]) -> None:

@@ -93,11 +93,11 @@ def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement
         elif waived and row.work_id in waived:
             # The cancelation that waits will delete it.
             continue
-        elif placement.workers and not placement.known(row.func_path):
+        elif placement.workers and not placement.known(row.func_path, row.fn_type):
             unknown.append(row)
         elif len(chosen) >= most:
             left.add(row.id)
-        elif (worker_id := placement.take(lane, row.func_path)) is not None:
+        elif (worker_id := placement.take(lane, row.func_path, row.fn_type)) is not None:
             chosen.append((row, worker_id))
         else:
             it.starved |= lane is Lane.WORK

@@ -149,8 +149,8 @@ def _place(fleet: Fleet, path: str) -> float:
         placement.has_room(Lane.WORK)
         placement.free_threads(Lane.WORK)
         for _ in range(PLACED):
-            placement.known(path)
-            placement.take(Lane.WORK, path)
+            placement.known(path, "action")
+            placement.take(Lane.WORK, path, "action")
         placement.has_room(Lane.WORK)
     return (time.thread_time() - began) * 1e6 / BATCHES
 
