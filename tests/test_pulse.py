@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections
 from django.db.models import F, Model
 
-from django_workpool import Workpool, eventlog
+from django_workpool import Workpool, call, eventlog
 from django_workpool.configuration import create_rows
 from django_workpool.database import Watch, database
 from django_workpool.database.parts import one_by_one
@@ -162,11 +162,24 @@ def test_a_pulse_finds_what_no_hint_has_told(main: Main) -> None:
     queues = main.leader.outlook._news and main.leader.outlook._news.queues
     assert queues is not None and set(queues.due) == {"imports"}
     assert 0 <= queues.now_ms - queues.due["imports"] * 100 < 60_000
-    RunningWork.objects.create(work_id=uuid.uuid4(), pool=POOL, worker_id=main.watcher.worker_id, due=0, started=Worker.objects.get().beat)
-    fetched: list[int] = []
-    main.watcher._fetch = fetched.append  # type: ignore[method-assign]
+
+
+def test_what_runs_here_is_not_read_again(main: Main) -> None:
+    """Each second would bring all of its arguments, which may be large; what a hint has not told of is read once."""
+    lead(main)
+    works = Workpool().enqueue_many(tasks.note, [call("x" * 1000) for _ in range(3)])
+    started = database(USING).moment(database(USING).clock_ms())
+    rows = [RunningWork(work_id=one, pool=POOL, worker_id=main.watcher.worker_id, due=0, started=started) for one in works]
+    for row in rows:
+        row.save()
     main.pulse()
-    assert fetched == [0]
+    assert [run.token for run in main.runs] == [row.id for row in rows]
+    main.leader.intake.assignments.take(main.runs[:2])
+    del main.runs[:]
+    main.pulse()
+    assert [run.token for run in main.runs] == [rows[2].id]
+    main.leader.intake.assignments.take(main.runs)
+    assert not [sql for sql in main.pulse() if "arguments" in sql]
 
 
 def test_the_levels_of_pools_follow_their_rows(main: Main) -> None:

@@ -45,6 +45,11 @@ class Assignments:
         with self._lock:
             return any(run.token in self._mine for run in runs)
 
+    def unknown(self, tokens: Sequence[int]) -> list[int]:
+        """Return which of the tokens are of runs that this process does not have."""
+        with self._lock:
+            return [token for token in tokens if token not in self._mine]
+
     def begin_fetch(self) -> None:
         """Note that a read of the running rows begins; there is one at a time."""
         with self._lock:

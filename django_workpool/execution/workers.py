@@ -4,7 +4,7 @@ import hashlib
 import os
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.db import transaction
 
@@ -14,8 +14,8 @@ from ..database.rows import PROBE
 from ..models import FunctionSet, RunningWork, Worker
 from ..types import FnType, Run
 
-#: Running rows fetched by one statement: more are fetched at the next look.
-FETCH_MAX = 2_000
+#: Running rows fetched by one statement: more are fetched at the next look. Of a pulse, which reads their tokens only, more.
+FETCH_MAX, TOKENS_MAX = 2_000, 10_000
 #: Unknown functions that are looked for at once.
 UNKNOWN_MAX = 100
 
@@ -95,13 +95,13 @@ def questions(worker_id: int) -> list[Part]:
     """Return what a worker asks again and again.
 
     ``published``: is the list of functions that its row names there (another worker's end may have taken it along)?
-    ``assigned``: are there runs for it to look at? ``unknown``: which functions does no live worker know, of works that are held?
-    ``canceled``: which of its runs may stop?
+    ``assigned``: the tokens of its runs; of those that it has it needs no more, and arguments may be large.
+    ``unknown``: which functions does no live worker know, of works that are held? ``canceled``: which of its runs may stop?
     """
     published = "SELECT s.digest FROM {FunctionSet} s JOIN {Worker} w ON w.function_set = s.digest WHERE w.id = %s"
     assigned = (
         "SELECT r.id FROM {RunningWork} r WHERE r.worker_id = %s "
-        f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) LIMIT 1"
+        f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) LIMIT {TOKENS_MAX}"
     )
     unknown = f"SELECT DISTINCT func_path FROM {{Work}} WHERE held_since IS NOT NULL LIMIT {UNKNOWN_MAX}"
     return [
@@ -142,15 +142,23 @@ def unregister(using: str, worker_id: int) -> None:
     db.forget_worker(worker_id)
 
 
-def assigned(using: str, worker_id: int, after: int = 0) -> list[Run]:
-    """Return the runs assigned to a worker whose tokens are greater than ``after``, oldest first; completing ones are left out."""
+def assigned(using: str, worker_id: int, after: int = 0, among: Sequence[int] | None = None) -> list[Run]:
+    """Return the runs assigned to a worker, oldest first; completing ones are left out.
+
+    Args:
+        using: The database.
+        worker_id: The worker.
+        after: Only those whose tokens are greater.
+        among: Only those with these tokens.
+    """
     db = database(using)
+    those, param = ("r.id > %s", after) if among is None else db.among("r.id", among)
     rows = db.fetch(
         "SELECT r.id, w.id, w.pool, w.fn_type, w.func_path, w.name, w.arguments, w.attempts, w.on_complete, w.retry, w.timeout_ms, "
         "w.trace, r.due "
-        f"FROM {{RunningWork}} r JOIN {db.each('{Work}', 'w', 'w.id = r.work_id')} WHERE r.worker_id = %s AND r.id > %s "
+        f"FROM {{RunningWork}} r JOIN {db.each('{Work}', 'w', 'w.id = r.work_id')} WHERE r.worker_id = %s AND {those} "
         f"AND NOT EXISTS (SELECT 1 FROM {{PendingCompletion}} c WHERE c.work_id = r.work_id {PROBE}) ORDER BY r.id LIMIT {FETCH_MAX}",
-        [worker_id, after],
+        [worker_id, param],
     )
     if not rows:
         return []

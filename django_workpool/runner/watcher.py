@@ -115,6 +115,14 @@ class Watcher:
             if len(runs) < workers.FETCH_MAX:
                 return
 
+    def _fetch_unknown(self, tokens: Sequence[int]) -> None:
+        """Fetch those of the runs, found by a look that has begun before, that no hint has told of."""
+        unknown = self.leader.intake.assignments.unknown(tokens)
+        if len(tokens) >= workers.TOKENS_MAX:
+            self._fetch(0)
+        for first in range(0, len(unknown), workers.FETCH_MAX):
+            self.submit(workers.assigned(self.using, self.worker_id, among=unknown[first : first + workers.FETCH_MAX]))
+
     def _stop_canceled(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Tell runs whose works are canceled; those that know it are not told again."""
         tokens = [token for (token,) in rows if token is not None]
@@ -145,8 +153,7 @@ class Watcher:
                 ticks = periodic.first_ticks(answers, now_ms) if leads else None
                 self.leader.outlook.bring(News(at=self._pulsed, now_ms=now_ms, workers=rows, lead=lead, queues=queues, ticks=ticks))
                 self.leader.wake()
-            if answers["assigned"]:
-                self._fetch(0)
+            self._fetch_unknown([token for (token,) in answers["assigned"]])
             self._stop_canceled(answers["canceled"])
             self._learn([path for (path,) in answers["unknown"]], is_published=bool(answers["published"]))
             eventlog.set_levels(self.using, {pool: level for pool, level in answers["levels"]})
