@@ -4,11 +4,13 @@ Most of its tests wait for processes: together the two take little longer than o
 mark ``anywhere``) is in SQLite's only. What SQLite's says is shown as it comes, what PostgreSQL's says after it. PostgreSQL is the one that
 DATABASE_URL names, else a server of the run's own (see ``postgres.py``).
 
-``python -m tests --brief [pytest's arguments]`` runs what starts processes (the mark ``processes``) on PostgreSQL only: for a further
-Python or Django, after both databases with another one.
+What takes three seconds or more (the mark ``slow``) is left out, unless files or tests are named: ``--all`` runs it, too.
 
-``python -m tests --mariadb [pytest's arguments]`` runs it on MariaDB alone: the server that WORKPOOL_TEST_MARIADB names, or that is offered
-on this machine, else one of the run's own (see ``mariadb.py``). Where there is none it says so, and fails if REQUIRE_ALL is 1.
+``--brief`` runs what starts processes (the mark ``processes``) on PostgreSQL only, and of the rest only what asks the database in words of
+its own on both: for a further Python or Django, after both databases with another one.
+
+``--mariadb`` runs it on MariaDB alone: the server that WORKPOOL_TEST_MARIADB names, or that is offered on this machine, else one of the
+run's own (see ``mariadb.py``). Where there is none it says so, and fails if REQUIRE_ALL is 1.
 """
 
 import os
@@ -39,7 +41,9 @@ ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
 ALONE = "--mariadb"
 #: Runs what starts processes on one database only.
 BRIEF = "--brief"
-#: What ``conftest.py`` leaves out: tests with this mark.
+#: Runs what takes long, too.
+ALL = "--all"
+#: What ``conftest.py`` leaves out: tests with one of these marks.
 LEFT_VARIABLE = "WORKPOOL_TEST_LEFT"
 #: What pytest says if it has run no test: those that were asked for may all be left to the other run.
 NO_TESTS = 5
@@ -69,13 +73,15 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _exit)
     # A shell lets what it starts in the background ignore interrupts; the tests, and what they start, are to hear them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if ALONE in arguments:
-        return _run_on_mariadb([one for one in arguments if one != ALONE])
-    brief, arguments = BRIEF in arguments, [one for one in arguments if one != BRIEF]
+    own, arguments = {ALONE, BRIEF, ALL}.intersection(arguments), [one for one in arguments if one not in (ALONE, BRIEF, ALL)]
+    slow = "" if ALL in own or any(Path(one.partition("::")[0]).exists() for one in arguments) else "slow "
+    if ALONE in own:
+        return _run_on_mariadb(arguments, slow)
+    on_sqlite, on_postgresql = ("processes", "anywhere alike") if BRIEF in own else ("", "anywhere")
     with tempfile.TemporaryFile() as later, ThreadPoolExecutor(1) as beside:
-        postgresql = beside.submit(_run_on_postgresql, arguments, later)
+        postgresql = beside.submit(_run_on_postgresql, arguments, slow + on_postgresql, later)
         try:
-            verdicts = [_run_on_sqlite(arguments, "processes" if brief else "")]
+            verdicts = [_run_on_sqlite(arguments, slow + on_sqlite)]
             verdicts.append(postgresql.result())
         finally:
             # Whatever ended this one ends the other, too: its pytest gets the interrupt, its server is stopped.
@@ -92,10 +98,10 @@ def main(arguments: list[str]) -> int:
     return max(codes if codes == {NO_TESTS} else codes - {NO_TESTS})
 
 
-def _run_on_mariadb(arguments: list[str]) -> int:
+def _run_on_mariadb(arguments: list[str], left: str) -> int:
     try:
         with mariadb.server() as server:
-            verdict = _run(f"MariaDB {mariadb.version(server.url)} ({server.origin})", server.url, server.origin, arguments, "", None)
+            verdict = _run(f"MariaDB {mariadb.version(server.url)} ({server.origin})", server.url, server.origin, arguments, left, None)
     except ServerError as error:
         required = os.environ.get("REQUIRE_ALL") == "1"
         print(f"\nMariaDB: {'FAILED' if required else 'skipped'}: {error}", flush=True)
@@ -115,10 +121,10 @@ def _run_on_sqlite(arguments: list[str], left: str) -> Verdict:
         return _run(f"SQLite {sqlite3.sqlite_version}", url, "", arguments, left, None)
 
 
-def _run_on_postgresql(arguments: list[str], output: IO[bytes]) -> Verdict:
+def _run_on_postgresql(arguments: list[str], left: str, output: IO[bytes]) -> Verdict:
     try:
         with _postgresql() as (url, origin):
-            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments, "anywhere", output)
+            return _run(f"PostgreSQL {_server_version(url)} ({origin})", url, origin, arguments, left, output)
     except ServerError as error:
         print(f"\n{error}", file=sys.stderr, flush=True)
         return Verdict("PostgreSQL (no server)", 1, 0)

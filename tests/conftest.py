@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 MANAGE = ROOT / "testproject" / "manage.py"
 #: Set by ``python -m tests``: where the server is from.
 ORIGIN_VARIABLE = "WORKPOOL_TEST_ORIGIN"
-#: Set by ``python -m tests``, too: a mark whose tests are left to the run on the other database.
+#: Set by ``python -m tests``, too: marks whose tests are left out, or to the run on the other database.
 LEFT_VARIABLE = "WORKPOOL_TEST_LEFT"
 #: Files that take longest, first: whoever comes last is waited for by both cores. The two first take all cores there are: not at once.
 LONG = (
@@ -35,17 +35,24 @@ LONG = (
 KILL_SECONDS = 10
 
 
+#: How the names of files begin whose tests are about statements, which each database gets in its own words.
+ASKING = ("rooms_", "state_", "plans", "pulse", "keys", "batches", "cases_enqueue", "tallies", "admin_lists", "statements", "requeue", "periodic")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts processes, leave out what another run shows, and put the longest files first."""
+    """Mark what starts processes and what asks nothing of its own, leave out what another run shows, put the longest files first."""
     for item in items:
         # Another process finds the test database by its address.
         if "test_database_url" in getattr(item, "fixturenames", ()):
             item.add_marker("processes")
-    mark = os.environ.get(LEFT_VARIABLE)
-    if mark and (left := [item for item in items if item.get_closest_marker(mark)]):
+        elif not item.path.stem.removeprefix("test_").startswith(ASKING):
+            item.add_marker("alike")
+    marks = os.environ.get(LEFT_VARIABLE, "").split()
+    left = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
+    if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if not item.get_closest_marker(mark)]
+        items[:] = [item for item in items if item not in set(left)]
     places = {f"test_{name}": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
 

@@ -23,6 +23,7 @@ def ended(batch_id: uuid.UUID) -> bool:
     return status is not None and status.ended
 
 
+@pytest.mark.slow
 def test_a_batch_of_all_kinds_of_ends(main_process: StartMain) -> None:
     """Kept works and one that is due later and canceled; the callback comes once, soon after the last end."""
     main_process()
@@ -46,6 +47,7 @@ def test_a_batch_of_all_kinds_of_ends(main_process: StartMain) -> None:
     assert (status.succeeded, status.failed + status.canceled) == (16, 6)
 
 
+@pytest.mark.slow
 def test_works_that_end_together_in_four_processes(main_process: StartMain) -> None:
     """64 works of one batch, half of which fail, end at the same moment: one callback."""
     Workpool().configure(max_parallelism=64)
@@ -62,6 +64,7 @@ def test_works_that_end_together_in_four_processes(main_process: StartMain) -> N
     assert Archive.objects.values("worker").distinct().count() > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_the_leader_dies_between_the_last_end_and_the_callback(where: str, main_process: StartMain) -> None:
     """Killed while it inserts the callback, or when that is committed and nobody has been told: the next one calls it, once."""
@@ -82,6 +85,7 @@ def test_the_leader_dies_between_the_last_end_and_the_callback(where: str, main_
     assert Archive.objects.filter(fn_type="callback").count() == 1
 
 
+@pytest.mark.slow
 def test_the_leader_dies_with_the_last_ends_of_its_own_process(main_process: StartMain) -> None:
     """They and the end of the batch are one transaction: all of it is undone, the works are lost, and the batch says so."""
     quick = {apps.QUICK_VARIABLE: "1"}
@@ -96,6 +100,7 @@ def test_the_leader_dies_with_the_last_ends_of_its_own_process(main_process: Sta
     assert texts("batch", filled.id) in (["2 1 1 0 None"], ["2 2 0 0 None"])
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment(main_process: StartMain) -> None:
     """Of two processes the leader is killed as soon as a batch has no work left, again and again: each batch is told of once."""
     quick = {apps.QUICK_VARIABLE: "1"}
@@ -114,6 +119,7 @@ def test_kills_at_any_moment(main_process: StartMain) -> None:
     assert [texts("batch", one) for one in ids] == [["20 20 0 0 None"]] * 4
 
 
+@pytest.mark.slow
 def test_a_batch_of_ten_thousand_is_drained_with_its_callback(main_process: StartMain) -> None:
     """Nothing is kept of its works; the process ends by itself, and not before the callback."""
     Workpool().configure(max_parallelism=200)

@@ -59,6 +59,7 @@ def lines(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_cases_run_and_their_results_are_right(test_database_url: str) -> None:
     before = databases()
@@ -76,6 +77,7 @@ def test_cases_run_and_their_results_are_right(test_database_url: str) -> None:
     assert databases() == before, "the bench has dropped its own database"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_wrong_result_is_told_and_fails_the_command(test_database_url: str) -> None:
     """One execution is made to look lost, another one doubled."""
@@ -90,6 +92,7 @@ def test_a_wrong_result_is_told_and_fails_the_command(test_database_url: str) ->
     assert databases() == before
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_an_interrupt_leaves_nothing_behind(test_database_url: str, wait_until: Callable[..., None], tmp_path: Path) -> None:
     before = databases()

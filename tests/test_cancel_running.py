@@ -78,6 +78,7 @@ def check_canceled(work_id: uuid.UUID, class_path: str = CANCELED, *, called_bac
     assert texts("ended", work_id) == (["canceled:None"] if called_back else [])
 
 
+@pytest.mark.slow
 @both
 def test_functions_that_look_stop(live: Live, tmp_path: Path, pool: Workpool) -> None:
     """With retries left and without."""
@@ -130,6 +131,7 @@ def test_a_function_that_says_so_without_being_told_fails(live: Live, tmp_path: 
     assert (count(tmp_path / "begun"), texts("ended", work)) == (2, ["failed:None"])
 
 
+@pytest.mark.slow
 def test_children_that_do_not_stop_are_killed_once_and_alone(live: Live, children: MainProcess, tmp_path: Path) -> None:
     """Whatever they do; the run beside them goes on, and no attempt follows."""
     beside = CHILDREN.enqueue(burn_for, str(tmp_path), 3)
@@ -152,6 +154,7 @@ def test_children_that_do_not_stop_are_killed_once_and_alone(live: Live, childre
     wait_for_quiet()
 
 
+@pytest.mark.slow
 def test_a_coroutine_that_swallows_its_cancelation_goes_on(live: Live, tmp_path: Path) -> None:
     """It is told once, and its value counts."""
     work = THREADS.using(on_complete=ended).enqueue(swallow_cancelation, str(tmp_path))
@@ -257,6 +260,7 @@ def test_what_a_function_is_told_of_its_work(live: Live, pool: Workpool) -> None
             assert json.loads(one.value) == told
 
 
+@pytest.mark.slow
 def test_what_waits_in_its_process_does_not_begin(live: Live, tmp_path: Path) -> None:
     """Assigned, but behind another one: it ends as canceled, without an attempt."""
     other = live.start("--pool", "default", "--threads", "1", "--prefetch", "5", env={STOP_VARIABLE: "1"})

@@ -148,6 +148,7 @@ def fresh(settings: Any, tmp_path: Path, main_process: StartMain) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_a_fresh_project_is_told_nothing_before_and_in_its_first_migrate_and_all_that_is_missing_after(fresh: Any) -> None:
     """A project that adds the app later is told once Django's own tables are there."""
     for command in (("check",), ("check", "--database", "default"), ("migrate", "contenttypes", "--verbosity", "0")):

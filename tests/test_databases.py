@@ -243,6 +243,7 @@ def test_a_mutation_that_enqueues_into_another_database_and_fails_has_enqueued(m
     assert counted(SECOND, "with it") == 1
 
 
+@pytest.mark.slow
 def test_the_status_shows_all_databases(two: Two, main: MainProcess) -> None:
     shown = two.command("workpool_status", "--json")
     assert shown.wait(PATIENCE) == 0, shown.output()
@@ -265,6 +266,7 @@ def test_the_status_shows_all_databases(two: Two, main: MainProcess) -> None:
     assert nowhere.wait(PATIENCE) == 2 and "There is no pool 'nowhere'" in nowhere.output()
 
 
+@pytest.mark.slow
 def test_the_last_lines_of_the_status_tell_of_all_databases(alone: Two) -> None:
     """One that is well does not end the text with a word that hides the other."""
     Workpool().enqueue(tasks.note, "nobody serves it")
@@ -273,6 +275,7 @@ def test_the_last_lines_of_the_status_tell_of_all_databases(alone: Two) -> None:
     assert "all is well" not in shown.output() and "\n\ndatabase default: pool default: no_worker: " in shown.output()
 
 
+@pytest.mark.slow
 def test_the_checks_ask_each_database(alone: Two) -> None:
     Workpool("far").enqueue(tasks.note, "nobody serves it")
     asked = alone.command("check", "--database", "default", "--database", SECOND)
@@ -288,6 +291,7 @@ def test_the_checks_ask_each_database(alone: Two) -> None:
     assert [one["well"] for one in told["databases"].values()] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_recovered_from_in_both_databases(alone: Two, tmp_path: Path) -> None:
     first = alone.begin("--threads", "3")
     ids = {}
@@ -348,6 +352,7 @@ def test_a_drained_process_has_drained_both_though_works_go_to_and_fro(alone: Tw
     assert {alias: PendingStart.objects.using(alias).count() for alias in HOME.values()} == {"default": 1, SECOND: 0}
 
 
+@pytest.mark.slow
 def test_children_serve_both_databases(alone: Two) -> None:
     ids = {pool: Workpool(pool).enqueue_many(databases.count_in, [call(alias, "by children")] * 5) for pool, alias in HOME.items()}
     ids["far"] += [Workpool("far").enqueue(databases.read_outside, SECOND, "nothing")]

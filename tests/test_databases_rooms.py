@@ -238,6 +238,7 @@ def replica(second: str, settings: Any, request: pytest.FixtureRequest) -> str:
     return second
 
 
+@pytest.mark.slow
 def test_everything_is_read_where_it_is_written(replica: str, admin_client: Client) -> None:
     pool = Workpool()
     work_id, other = pool.enqueue_many(tasks.note, [call("a"), call("b")])
@@ -261,6 +262,7 @@ def test_everything_is_read_where_it_is_written(replica: str, admin_client: Clie
     call_command("migrate", verbosity=0)
 
 
+@pytest.mark.slow
 def test_a_process_serves_beside_a_replica(replica: str, main_process: StartMain, request: pytest.FixtureRequest) -> None:
     env = {
         "DJANGO_SETTINGS_MODULE": "tests.works.settings_replica",
@@ -489,6 +491,7 @@ def test_one_database_is_drained_at_the_first_look() -> None:
     assert not drain.Agreement(["a"]).look("a", lambda: 0, lambda: False)
 
 
+@pytest.mark.slow
 def test_the_health_file_is_as_good_as_the_worst_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "health.json"
     probe = Probe(path)

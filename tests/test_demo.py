@@ -100,6 +100,7 @@ def test_demo_json_has_the_digest_of_every_file_and_tells_what_failed(
     assert not Work.objects.exists()
 
 
+@pytest.mark.slow
 def test_demo_prints_a_table(demo: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one").write_text("1\n")
@@ -123,6 +124,7 @@ def test_demo_refuses_what_is_not_a_folder(demo: Callable[..., "subprocess.Compl
     assert ended.stderr.strip() == "CommandError: There is no folder /no/such/folder."
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="the database of a fresh checkout is SQLite")
 def test_demo_makes_the_database_of_a_fresh_checkout(demo: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

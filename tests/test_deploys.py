@@ -80,6 +80,7 @@ def test_a_function_that_becomes_another_kind_runs_where_it_is_that(
     wait_for_quiet()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["--threads", "--processes"])
 def test_works_that_wait_in_a_process_beyond_those_that_run_survive_its_end(where: str, main_process: StartMain, tmp_path: Path) -> None:
     """The first signal gives them back, uncounted; whoever comes next runs each of them once."""

@@ -33,6 +33,7 @@ def empty(*models: type) -> None:
             cursor.execute(f"DELETE FROM {model._meta.db_table}")  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "models", [*((one,) for one in SINGLE), SINGLE, (*SINGLE, Worker)], ids=lambda models: "-".join(one.__name__ for one in models)
 )
@@ -51,6 +52,7 @@ def test_work_goes_on_after_rows_are_gone(live: Live, models: tuple[type, ...]) 
     assert live.main.process.poll() is None
 
 
+@pytest.mark.slow
 def test_work_goes_on_after_flush(live: Live) -> None:
     result(enqueue(note, "before"))
 

@@ -13,6 +13,7 @@ from .works.behind import leave_threads
 LEFT = {"thread": "left-behind", "pool": "a pool of threads, or a call at exit", "exit": "a pool of threads, or a call at exit"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", LEFT)
 def test_what_functions_have_left_gets_the_grace_time(main_process: StartMain, how: str) -> None:
     """Python would wait for it for ever, and a supervisor would kill the process."""

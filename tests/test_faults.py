@@ -75,6 +75,7 @@ def test_work_of_a_killed_process(main_process: StartMain, tmp_path: Path) -> No
     assert set(Worker.objects.values_list("pid", flat=True)) == {second.process.pid}
 
 
+@pytest.mark.slow
 def test_work_that_kills_its_process_is_started_three_times(main_process: StartMain) -> None:
     """Three works end their process together, one of them is canceled after the first crash; beside them, 5 that may be retried."""
     pool = Workpool()
@@ -168,6 +169,7 @@ GONE = {
 OLD = "from django_workpool import action\n\n@action\ndef old() -> None:\n    pass\n"
 
 
+@pytest.mark.slow
 def test_function_that_is_gone_is_held_then_fails(
     main_process: StartMain, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[1]
 #: They wait more than they compute.
 AT_ONCE = 3
 SOAK = "soak"
+#: The one that is drilled each time.
+FIRST = "leader_killed"
 QUICK = {name: [name, *entry.quick] for name, entry in TABLE.items() if entry.quick is not None and connection.vendor in entry.databases}
 COMMANDS = {name: ["tests.faults", *words] for name, words in QUICK.items()}
 if connection.vendor in BOTH:
@@ -56,7 +58,7 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, "Future[tuple
 
 @pytest.mark.once
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("drill", COMMANDS)
+@pytest.mark.parametrize("drill", [pytest.param(name, marks=() if name == FIRST else pytest.mark.slow) for name in COMMANDS])
 def test_drill(drill: str, verdicts: dict[str, "Future[tuple[int, str]]"]) -> None:
     """The drill's verdict is that all is as promised."""
     code, output = verdicts[drill].result()

@@ -43,6 +43,7 @@ def live(request: Any, django_db_setup: None, django_db_blocker: Any, test_datab
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_actions_run_there_and_their_outcomes_come_home(live: Live) -> None:
     """Twenty actions, in two processes that are not the main one; everything else runs in that one."""

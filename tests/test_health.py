@@ -63,6 +63,7 @@ def test_a_pool_that_there_is_not_is_not_well_either(test_database_url: str) -> 
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "CommandError: There is no pool 'nowhere'.\n")
 
 
+@pytest.mark.slow
 def test_terminals_and_pipes_do_not_matter(test_database_url: str) -> None:
     Globals.objects.create(pool="na\u00efve \u4e2d", max_parallelism=1)
     shown = run(test_database_url, env={"PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0", "LC_ALL": "C"})

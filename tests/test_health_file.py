@@ -71,6 +71,7 @@ def test_the_file_is_written_whole_and_goes_with_its_process(path: Path, keep: C
     assert raised.value.returncode == 1
 
 
+@pytest.mark.slow
 def test_it_is_written_every_two_seconds_however_often_it_is_told(path: Path, keep: Callable[..., Probe]) -> None:
     one, seen = keep(), set()
     end = time.monotonic() + 5
@@ -82,6 +83,7 @@ def test_it_is_written_every_two_seconds_however_often_it_is_told(path: Path, ke
     assert 2 <= len(seen) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says_so", [True, False], ids=["not well", "does not go on"])
 def test_it_is_not_written_any_more_when_the_process_is_not_well(
     path: Path, keep: Callable[..., Probe], says_so: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -119,6 +121,7 @@ def test_what_an_earlier_process_left_is_removed_and_what_a_later_one_wrote_is_n
     assert path.read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_trouble_with_the_disk_is_told_once_and_hurts_nobody(
     path: Path, keep: Callable[..., Probe], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_thread_that_does_not_go_on_is_not_well(monkeypatch: pytest.MonkeyPatc
     assert pulse.judge(watch=2, loop=2)[1].startswith("the watch does not go on")
 
 
+@pytest.mark.slow
 @wired
 @pytest.mark.django_db(transaction=True)
 def test_a_process_keeps_its_file_until_its_end(path: Path, main_process: StartMain) -> None:
@@ -177,6 +181,7 @@ def test_a_process_keeps_its_file_until_its_end(path: Path, main_process: StartM
     assert not path.exists()
 
 
+@pytest.mark.slow
 @wired
 @pytest.mark.django_db(transaction=True)
 def test_a_file_grows_old_when_its_process_is_killed(path: Path, main_process: StartMain) -> None:
@@ -191,6 +196,7 @@ def test_a_file_grows_old_when_its_process_is_killed(path: Path, main_process: S
     assert asked.wait(PATIENCE) == 1
 
 
+@pytest.mark.slow
 @wired
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="a file is never away")
 @pytest.mark.once

@@ -82,6 +82,7 @@ def test_all_is_well_while_a_process_leads_and_the_command_says_so(main: MainPro
     assert "all is well" in table.output()
 
 
+@pytest.mark.slow
 def test_states_that_a_pool_may_be_in_are_no_faults(main: MainProcess, tmp_path: Path, status: Callable[..., MainProcess]) -> None:
     pool = Workpool()
     pool.configure(max_parallelism=1)
@@ -119,6 +120,7 @@ def test_functions_that_nobody_knows_are_named_with_their_time(main: MainProcess
     assert "start a workpool_main with their code" in table.output()
 
 
+@pytest.mark.slow
 def test_a_pool_that_no_worker_serves_is_a_fault_and_the_check_warns(
     main_process: StartMain, status: Callable[..., MainProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_pool_that_no_worker_serves_is_a_fault_and_the_check_warns(
     assert "workpool.W00" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_leader_is_a_fault_with_due_work_and_without(main: MainProcess, status: Callable[..., MainProcess]) -> None:
     wait_until(lambda: health.look(USING).leader.present)
     main.kill()
@@ -160,6 +163,7 @@ def test_an_orderly_end_without_due_work_is_well(main: MainProcess) -> None:
     assert health.examine(USING).problems == []
 
 
+@pytest.mark.slow
 def test_a_stopped_leader_is_a_fault(main: MainProcess) -> None:
     """Where the lead is a lease, it is over; where it is a lock, the leader holds it, and places nothing."""
     wait_until(lambda: health.look(USING).leader.present)
@@ -174,6 +178,7 @@ def test_a_stopped_leader_is_a_fault(main: MainProcess) -> None:
     wait_until(lambda: health.look(USING).problems == [])
 
 
+@pytest.mark.slow
 def test_a_loop_that_places_nothing_says_so_itself(main: MainProcess, status: Callable[..., MainProcess]) -> None:
     """Somebody holds what each iteration must take."""
     wait_until(lambda: health.look(USING).leader.present)
@@ -191,6 +196,7 @@ def test_a_loop_that_places_nothing_says_so_itself(main: MainProcess, status: Ca
     assert main.output().count("event=stalled") == 1
 
 
+@pytest.mark.slow
 def test_who_cannot_take_a_lead_that_nobody_has_says_so(main_process: StartMain) -> None:
     if SQLITE:
         # A lock without a holder that lives: a descriptor that a dead leader's child has kept.

@@ -72,6 +72,7 @@ def test_of_two_processes_that_take_the_same_key_one_gets_it(main_process: Start
             assert first[number] == second[number] == str(holders[number])
 
 
+@pytest.mark.slow
 def test_works_with_one_key_never_run_beside_each_other(main_process: StartMain) -> None:
     """Two processes work, and enqueue the same key all the time while its works end."""
     for _ in range(2):

@@ -48,6 +48,7 @@ def wait_until_idle() -> None:
     wait_until(lambda: RunStatus.objects.get(pool="default").state == "idle")
 
 
+@pytest.mark.slow
 @POSTGRESQL
 @pytest.mark.parametrize("kicks", [True, False])
 def test_work_of_a_late_commit(live: Live, kicks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +86,7 @@ def test_work_of_a_late_commit(live: Live, kicks: bool, monkeypatch: pytest.Monk
     assert at - ended.created.timestamp() > 2.5
 
 
+@pytest.mark.slow
 def test_works_whose_kicks_are_lost(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enqueue, cancel and a delayed work are found within the poll interval."""
     monkeypatch.setattr(kick, "kick", lambda *args, **kwargs: None)

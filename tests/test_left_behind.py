@@ -67,6 +67,7 @@ def test_processes_that_a_function_has_forked_can_be_ended(live: Live, pool: str
     assert [(one.kind, one.value) for one in ended] == [("success", str(-signal.SIGTERM)), ("success", "1")]
 
 
+@pytest.mark.slow
 def test_timers_and_signals_of_a_function_are_not_the_next_ones(live: Live) -> None:
     """In a child, functions have the main thread: a timer that was left would end the next one, as a handler would take its signals."""
     before = result(CHILDREN.enqueue(look_at_signals, 0)).value

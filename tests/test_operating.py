@@ -323,6 +323,7 @@ def test_the_status_says_why_a_work_does_not_run() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_status_is_watched_until_it_is_interrupted(test_database_url: str, main_process: StartMain) -> None:
     watch = main_process("--watch", "0.1", command="workpool_status")
     wait_until(lambda: watch.output().count("all is well") >= 3)
@@ -363,6 +364,7 @@ def test_a_terminal_is_drawn_anew_and_shows_how_far_it_has_come(test_database_ur
         os.close(theirs)
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_is_told(tmp_path: Any) -> None:
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": "postgres://user@127.0.0.1:1/nothing"}
     for arguments in (["workpool_retry", str(uuid.uuid4())], ["workpool_status", "--why", str(uuid.uuid4())]):

@@ -20,6 +20,7 @@ from .works.tasks import note
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_each_second_is_enqueued_once_while_the_leader_is_killed(test_database_url: str) -> None:
     """The short form of ``python -m tests.checks.periodic``, in a database of its own."""
@@ -35,6 +36,7 @@ def test_each_second_is_enqueued_once_while_the_leader_is_killed(test_database_u
     assert " twice=0 missing=0 " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_tick_comes_soon_after_its_second_in_an_idle_pool(main_process: StartMain) -> None:
     """The loop wakes for it by itself: no look of once a second is needed, whose times would lie anywhere in the second."""
     main = main_process()

@@ -131,6 +131,7 @@ def test_next_function_finds_everything_as_after_a_start(live: Live) -> None:
     assert "left the working directory" in live.main.output()
 
 
+@pytest.mark.slow
 def test_function_that_ends_its_process_fails_alone(live: Live, tmp_path: Path) -> None:
     """C026: _exit, abort and a crash of the interpreter fail their own work, what runs beside it goes on, and the child is replaced."""
     beside = Workpool().enqueue(meet, str(tmp_path), "beside", 2)
@@ -222,6 +223,7 @@ def test_children_end_with_a_killed_main_process(live: Live, tmp_path: Path) -> 
     wait_until(lambda: not any(is_alive(pid) for pid in pids), 2)
 
 
+@pytest.mark.slow
 @LINUX
 def test_stop_amid_functions_that_never_end(live: Live, tmp_path: Path) -> None:
     """C047: killed after the grace time; each is marked before the process ends, and the one that ends in time succeeds."""
@@ -271,6 +273,7 @@ def test_interrupt_twice(live: Live, tmp_path: Path) -> None:
     wait_for_quiet()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="PostgreSQL only")
 def test_lost_connections_and_recycled_children(live: Live, tmp_path: Path) -> None:
     """C012: all connections are cut again and again while children are replaced: nothing is run twice, every result arrives."""
@@ -291,6 +294,7 @@ def test_lost_connections_and_recycled_children(live: Live, tmp_path: Path) -> N
     assert main.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_children_that_cannot_start_end_the_process(live: Live, tmp_path: Path) -> None:
     """They are tried again with growing pauses, told in the log; then the process ends with an error, and its work goes back."""
     main = live.start("--processes", "1", "--pool", "imports", env={ONCE_VARIABLE: str(tmp_path / "once"), QUICK_VARIABLE: "1"})

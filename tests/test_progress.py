@@ -389,6 +389,7 @@ def test_a_database_that_is_locked_holds_nobody_up(monkeypatch: pytest.MonkeyPat
         kept.end()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("arguments", [(), ("--processes", "1")], ids=["threads", "children"])
 def test_a_killed_worker_leaves_no_wrong_progress(main_process: StartMain, tmp_path: Path, arguments: tuple[str, ...]) -> None:

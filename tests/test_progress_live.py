@@ -95,6 +95,7 @@ def boards_connected() -> int:
     return int(database("default").fetch(sessions)[0][0])
 
 
+@pytest.mark.slow
 def test_children_have_no_connection_of_their_own_for_it(tmp_path: Path) -> None:
     """Only the processes' own boards are connected, while something is said."""
     if connection.vendor != "postgresql":

@@ -54,6 +54,7 @@ def _operate(ids: list[uuid.UUID], until: float, requeued: Counter[uuid.UUID], e
         connections.close_all()
 
 
+@pytest.mark.slow
 def test_rows_and_figures_agree_after_a_storm_of_operators(main_process: StartMain) -> None:
     def start() -> MainProcess:
         return main_process("--threads", "4")

@@ -201,6 +201,7 @@ def test_what_cannot_be_told_is_said() -> None:
             call_command("bench_scale", measure=True)
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.django_db
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="hints, log and sessions are PostgreSQL's")

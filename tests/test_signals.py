@@ -266,6 +266,7 @@ def main(request: Any, main_process: StartMain) -> MainProcess:
     return start(main_process, "raises,exits,spoils", request.param, "2")
 
 
+@pytest.mark.slow
 def test_started_and_completed_tell_of_each_attempt(main: MainProcess) -> None:
     """Whatever other receivers do. Started where the function runs, completed on a thread of the main process."""
     pid, pool = str(main.process.pid), Workpool("imports")
@@ -295,6 +296,7 @@ def test_started_and_completed_tell_of_each_attempt(main: MainProcess) -> None:
     wait_for_quiet()
 
 
+@pytest.mark.slow
 def test_retries_and_cancelations_are_told(main: MainProcess) -> None:
     """A retry is one completion and a second start; a work canceled before it runs is told of by the loop, without a start."""
     again = Workpool().using(name="again").enqueue(fail_once, "again")
@@ -314,6 +316,7 @@ def test_retries_and_cancelations_are_told(main: MainProcess) -> None:
     assert not Event.objects.filter(name="work_started", key="never").exists()
 
 
+@pytest.mark.slow
 def test_a_receiver_that_ends_the_interpreter_ends_nothing(main: MainProcess) -> None:
     """Its turn is over, and so is that of those after it; the function runs, and the next signals are sent."""
     assert result(Workpool().using(name="exit, please").enqueue(note)).kind == "success"
@@ -332,6 +335,7 @@ def test_mutations_that_share_a_transaction_are_told_of_each(main_process: Start
     assert {one["work_id"] for one in heard("work_started", "joined", 20)} == {str(one) for one in ids}
 
 
+@pytest.mark.slow
 def test_works_of_a_process_that_died_are_told_of_by_the_one_that_recovers_them(main_process: StartMain) -> None:
     doomed = start(main_process, "record", "--pool", "imports", **{QUICK_VARIABLE: "1"})
     lost = Workpool("imports").using(name="lost", retry=False).enqueue(nap, 60)
@@ -383,6 +387,7 @@ def test_what_has_been_told_last_is_delivered_at_the_end(main_process: StartMain
     assert {one["work_id"] for one in heard("work_completed", "drained", 100)} == {str(one) for one in ids}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("postgres" not in os.environ.get("DATABASE_URL", ""), reason="PostgreSQL only: SQLite has no lock of a row")
 def test_a_wedged_pool_is_told_of_by_a_real_process(main_process: StartMain) -> None:
     """Somebody holds the row that each iteration locks."""

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.w
 CROWD = 150
 
 
+@pytest.mark.slow
 def test_a_crowd_of_streams_takes_few_connections(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(streams, "EVERY", 5.0)
     # None of them is to end before the last one is told, on however slow a machine.

@@ -106,6 +106,7 @@ def follow_by_wsgi(url: str, events: Events) -> dict[str, str]:
 FOLLOW = [follow_by_asgi, follow_by_wsgi]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("follow", FOLLOW)
 @pytest.mark.parametrize("function", [come_far, change_so_far], ids=["action", "mutation"])
 def test_a_stream_follows_a_work_to_its_end(follow: Any, function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

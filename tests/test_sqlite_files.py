@@ -48,6 +48,7 @@ def test_a_function_that_changes_the_directory_moves_no_lock(tmp_path: Path, mon
     assert before == (f"{tmp_path.resolve()}/relative.sqlite3-workpool-worker-", f"{tmp_path}/relative.sqlite3")
 
 
+@pytest.mark.slow
 def test_processes_that_come_by_different_names_have_one_leader(main_process: StartMain, tmp_path: Path) -> None:
     """Two leaders, of which each takes the other for dead, would fail what runs in the other."""
     first = main_process()
@@ -81,6 +82,7 @@ def vacuum_into(path: Path) -> None:
         cursor.execute("VACUUM INTO %s", [str(path)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["replaced", "removed"])
 def test_a_process_ends_when_its_file_is(copy: Path, tmp_path: Path, how: str) -> None:
     """It would go on for ever with a file that nobody sees any more, and its lock would keep all others from the new one."""

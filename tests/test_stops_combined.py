@@ -84,6 +84,7 @@ def read(task: Any, work_id: object) -> Any:
 # Tasks ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 def test_a_task_that_takes_too_long_fails_and_is_retried_as_often_as_asked(live: Live, tmp_path: Path, pool: Workpool) -> None:
     tasks = {background.compute_task: 60.0, background.wait_task: 60.0}
@@ -227,6 +228,7 @@ def test_thousands_of_coroutines_are_canceled_whatever_they_do(live: Live, tmp_p
     assert Archive.objects.filter(id__in=ids).count() == many
 
 
+@pytest.mark.slow
 def test_a_worker_ends_in_time_in_the_midst_of_timeouts(live: Live, tmp_path: Path) -> None:
     """SIGTERM while the exceptions fly: each work ends, or goes on elsewhere, and nothing is doubled."""
     # SQLite's mutations wait for each other in it.

@@ -68,6 +68,7 @@ def count(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_function_that_takes_too_long_fails_and_one_that_does_not_succeeds(live: Live, tmp_path: Path) -> None:
     for pool in (THREADS, CHILDREN):
         short = pool.using(timeout=SHORT, on_complete=ended)
@@ -135,6 +136,7 @@ def test_a_function_that_swallows_the_exception_goes_on_and_is_told_of(live: Liv
     wait_for_quiet()
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_obey_is_killed_once(live: Live, children: MainProcess, tmp_path: Path) -> None:
     """Swallowed, or held in C: the attempt fails, the child is replaced, the run beside it goes on."""
     beside = CHILDREN.enqueue(burn_for, str(tmp_path), 2.5)
@@ -157,6 +159,7 @@ def test_a_child_that_does_not_obey_is_killed_once(live: Live, children: MainPro
     wait_for_quiet()
 
 
+@pytest.mark.slow
 @both
 def test_the_timeout_in_the_moment_of_the_end(live: Live, tmp_path: Path, pool: Workpool) -> None:
     """200 tiny functions that take about as long as they may: one outcome each, and whatever runs on the same threads is not disturbed."""

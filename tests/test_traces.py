@@ -201,6 +201,7 @@ def test_events_name_a_trace_that_is_one(text: str, found: dict[str, str]) -> No
     assert tracing.told(text) == found
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_what_runs_in_an_executor_of_others_is_traced_there(main_process: StartMain, tmp_path: Path) -> None:
     path = tmp_path / "spans"

@@ -25,6 +25,7 @@ def assert_offers_nothing(browser: Browser) -> None:
     assert [name for name in ACTS if browser.all_named(name, "#content")] == []
 
 
+@pytest.mark.slow
 def test_who_may_only_view_is_offered_nothing_to_do(browser: Browser) -> None:
     waiting, failed = later("looked at"), Workpool().enqueue(fail)
     assert result(failed).kind == "failed"

@@ -66,6 +66,7 @@ def an_hour(transactional_db: None) -> Iterator[None]:
     Tally.objects.filter(pool="imports", minute__lt=now, started=60).delete()
 
 
+@pytest.mark.slow
 def test_numbers_change_while_works_run_without_a_reload(board: Browser, tmp_path: Path) -> None:
     board.script("window.mark = document.getElementById('wp-tiles'); window.mark.dataset.mark = 'first'")
     ids = Workpool().enqueue_many(hold, [call(str(tmp_path), str(number)) for number in range(3)])
@@ -133,6 +134,7 @@ def test_the_longer_window_and_one_pool_are_chosen_and_kept_in_the_address(board
     results([waits])
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_paused_is_told_to_be(board: Browser) -> None:
     pool = Workpool("imports")
     pool.pause()

@@ -43,6 +43,7 @@ def nothing_scheduled(live: Live) -> Iterator[None]:
     periodic.unschedule(payloads.ALL)
 
 
+@pytest.mark.slow
 def test_no_page_runs_what_an_attacker_wrote(operator: Browser, hostile: Archive) -> None:
     opened = []
     for address in walk(operator, "/admin/", "/admin/workpool/"):

@@ -67,6 +67,7 @@ def test_a_paused_pool_starts_nothing_more_until_it_goes_on(operator: Browser, p
     assert logged()[before:] == ["Paused", "Goes on"]
 
 
+@pytest.mark.slow
 def test_a_new_limit_is_obeyed_within_a_second(operator: Browser, pool: Workpool, tmp_path: Path) -> None:
     pool.configure(max_parallelism=2)
     pool.enqueue_many(hold, [call(str(tmp_path), str(number)) for number in range(8)])

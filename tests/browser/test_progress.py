@@ -73,6 +73,7 @@ def test_what_fails_and_what_is_canceled_is_told(browser: Browser) -> None:
     browser.wait(lambda: bar(browser) == {"state": "canceled", "value": 0, "text": "canceled"}, "canceled")
 
 
+@pytest.mark.slow
 def test_many_bars_of_a_page_all_come_to_their_end(browser: Browser, tmp_path: Path) -> None:
     """More than the connections that a browser has to a site, each of which a stream would hold."""
     works = [Workpool().enqueue(come_far, str(tmp_path), str(number), number, 10) for number in range(8)]

@@ -37,6 +37,7 @@ def waiting() -> dict[str, uuid.UUID]:
     return {name: later(name, pool) for name, pool in (("apples", "default"), ("pears", "default"), ("plums", "imports"))}
 
 
+@pytest.mark.slow
 def test_the_list_is_narrowed_by_pool_and_state_and_searched_by_id_and_name(operator: Browser, waiting: dict[str, uuid.UUID]) -> None:
     operator.open(WORKS)
     assert shown(operator) >= set(waiting)
