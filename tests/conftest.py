@@ -36,7 +36,10 @@ KILL_SECONDS = 10
 
 
 #: How the names of files begin whose tests are about statements, which each database gets in its own words.
-ASKING = ("rooms_", "state_", "plans", "pulse", "keys", "batches", "cases_enqueue", "tallies", "admin_lists", "statements", "requeue", "periodic")
+ASKING = (
+    *("rooms_", "state_", "plans", "pulse", "statements", "keys", "batches", "requeue", "periodic"),
+    *("cases_enqueue", "tallies", "admin_lists"),
+)
 
 
 @pytest.hookimpl(tryfirst=True)
