@@ -230,6 +230,7 @@ def test_cancelation_while_it_waits_for_its_retry(live: Live, pool: Workpool) ->
     assert texts("ended", work) == ["canceled:None"]
 
 
+@pytest.mark.slow
 @both
 def test_cancelations_that_meet_the_end_of_the_function(live: Live, tmp_path: Path, pool: Workpool) -> None:
     """C051: in the same milliseconds: one end, one callback each, no attempt more, nothing left over."""

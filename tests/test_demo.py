@@ -77,6 +77,7 @@ def demo(transactional_db: None, test_database_url: str) -> Callable[..., "subpr
     return run
 
 
+@pytest.mark.slow
 def test_demo_json_has_the_digest_of_every_file_and_tells_what_failed(
     demo: Callable[..., "subprocess.CompletedProcess[str]"], folder: Path
 ) -> None:

@@ -62,6 +62,7 @@ def told(result_id: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in texts("signal", result_id)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_tasks_of_the_framework_run_there(live: Live) -> None:
     """With their context; the end is told in the main process, where it is written."""

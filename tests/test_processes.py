@@ -253,6 +253,7 @@ def test_stop_amid_functions_that_never_end(live: Live, tmp_path: Path) -> None:
     wait_for_quiet()
 
 
+@pytest.mark.slow
 @LINUX
 def test_interrupt_twice(live: Live, tmp_path: Path) -> None:
     """C048: the whole group of the terminal gets it; the first lets functions end, the second does not; the work is marked."""

@@ -159,6 +159,7 @@ def test_a_failure_ends_a_stream_without_its_text(follow: Any) -> None:
     wait_for_quiet()
 
 
+@pytest.mark.slow
 def test_many_streams_at_once_under_asgi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them waits for another, and none keeps a connection."""
     monkeypatch.setattr(streams, "EVERY", 0.1)

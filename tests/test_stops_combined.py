@@ -210,6 +210,7 @@ def test_the_exception_comes_anywhere_in_the_drivers_code_and_harms_nobody_else(
     wait_for_quiet()
 
 
+@pytest.mark.slow
 def test_thousands_of_coroutines_are_canceled_whatever_they_do(live: Live, tmp_path: Path) -> None:
     many = 1500
     THREADS.configure(max_parallelism=many)

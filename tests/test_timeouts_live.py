@@ -89,6 +89,7 @@ def test_a_function_that_takes_too_long_fails_and_one_that_does_not_succeeds(liv
     wait_for_quiet()
 
 
+@pytest.mark.slow
 @both
 def test_it_is_a_failed_attempt_that_is_retried(live: Live, tmp_path: Path, pool: Workpool) -> None:
     again = pool.using(timeout=SHORT, retry=TWICE)

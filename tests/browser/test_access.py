@@ -37,6 +37,7 @@ def test_who_may_only_view_is_offered_nothing_to_do(browser: Browser) -> None:
     assert Work.objects.filter(pk=waiting).exists() and Archive.objects.filter(pk=failed).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codename", "offered"),
     [

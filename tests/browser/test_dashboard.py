@@ -81,6 +81,7 @@ def test_numbers_change_while_works_run_without_a_reload(board: Browser, tmp_pat
     assert board.script("return performance.getEntriesByType('navigation').length") == 1
 
 
+@pytest.mark.slow
 def test_totals_are_the_number_of_rows(board: Browser) -> None:
     pool = Workpool()
     results([*pool.enqueue_many(note, [call(f"total {number}") for number in range(25)]), *pool.enqueue_many(fail, [call()] * 7)])

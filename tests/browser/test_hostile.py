@@ -74,6 +74,7 @@ def test_the_dashboard_shows_what_an_attacker_wrote_as_text(operator: Browser, h
     assert_harmless(operator, "dashboard")
 
 
+@pytest.mark.slow
 def test_what_an_attacker_wrote_is_harmless_in_forms_and_in_the_log(operator: Browser, hostile: Archive) -> None:
     """A periodic work is what people edit: its name goes through form, confirmation, message and log."""
     operator.open("/admin/workpool/periodic/")
