@@ -49,6 +49,8 @@ LEFT_VARIABLE = "WORKPOOL_TEST_LEFT"
 NO_TESTS = 5
 #: Processes among which each run deals its files, in the order of ``conftest.py``: most tests wait for processes of their own.
 SPREAD = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+#: The same where the other run has little to do.
+MORE = ("--numprocesses", "3")
 #: How long pytest may take to end its tests' processes after an interrupt.
 INTERRUPT_SECONDS = 30
 
@@ -77,9 +79,9 @@ def main(arguments: list[str]) -> int:
     slow = "" if ALL in own or any(Path(one.partition("::")[0]).exists() for one in arguments) else "slow "
     if ALONE in own:
         return _run_on_mariadb(arguments, slow)
-    on_sqlite, on_postgresql = ("processes", "anywhere alike") if BRIEF in own else ("", "anywhere")
+    on_sqlite, on_postgresql, more = ("processes", "anywhere alike", MORE) if BRIEF in own else ("", "anywhere", ())
     with tempfile.TemporaryFile() as later, ThreadPoolExecutor(1) as beside:
-        postgresql = beside.submit(_run_on_postgresql, arguments, slow + on_postgresql, later)
+        postgresql = beside.submit(_run_on_postgresql, [*more, *arguments], slow + on_postgresql, later)
         try:
             verdicts = [_run_on_sqlite(arguments, slow + on_sqlite)]
             verdicts.append(postgresql.result())
