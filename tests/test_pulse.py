@@ -182,6 +182,17 @@ def test_what_runs_here_is_not_read_again(main: Main) -> None:
     assert not [sql for sql in main.pulse() if "arguments" in sql]
 
 
+def test_more_than_a_pulse_tells_of_is_read_all_the_same(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "TOKENS_MAX", 2)
+    lead(main)
+    works = Workpool().enqueue_many(tasks.note, [call(str(number)) for number in range(5)])
+    started = database(USING).moment(database(USING).clock_ms())
+    for one in works:
+        RunningWork(work_id=one, pool=POOL, worker_id=main.watcher.worker_id, due=0, started=started).save()
+    main.pulse()
+    assert [run.work_id for run in main.runs] == works
+
+
 def test_the_levels_of_pools_follow_their_rows(main: Main) -> None:
     Globals.objects.filter(pool=POOL).update(log_level="ERROR")
     main.pulse()

@@ -156,22 +156,22 @@ def runs_on(number: int, path: str = "f", lane: Lane = Lane.WORK) -> Running:
 
 def test_the_worker_with_the_largest_free_share_gets_the_work_and_none_more_than_it_takes() -> None:
     placement = Placement(fleet_of(worker(1, threads=2), worker(2, threads=8)), "p")
-    places = [placement.take(Lane.WORK, "f", "action") for _ in range(11)]
+    places = [placement.take("f", "action") for _ in range(11)]
     assert (places.count(1), places.count(2), places[-1]) == (2, 8, None)
     assert set(places[:5]) == {1, 2}
     assert not placement.has_room(Lane.WORK) or placement.free(placement.workers[0], Room.COROUTINE) == 2
 
 
 def test_the_leaders_own_worker_wins_a_tie() -> None:
-    assert [Placement(fleet_of(*map(worker, (1, 2, 3)), own=own), "p").take(Lane.WORK, "f", "action") for own in (1, 2, 3)] == [1, 2, 3]
+    assert [Placement(fleet_of(*map(worker, (1, 2, 3)), own=own), "p").take("f", "action") for own in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_coroutines_callbacks_and_threads_have_room_of_their_own() -> None:
     placement = Placement(fleet_of(worker(1, threads=1, coroutines=3)), "p")
-    assert [placement.take(Lane.WORK, "f", "action") for _ in range(2)] == [1, None]
-    assert [placement.take(Lane.WORK, "g", "action") for _ in range(4)] == [1, 1, 1, None]
+    assert [placement.take("f", "action") for _ in range(2)] == [1, None]
+    assert [placement.take("g", "action") for _ in range(4)] == [1, 1, 1, None]
     assert not placement.has_room(Lane.WORK)
-    assert [placement.take(Lane.CALLBACK, "c", "callback") for _ in range(CALLBACK_CAPACITY + 1)] == [1] * CALLBACK_CAPACITY + [None]
+    assert [placement.take("c", "callback") for _ in range(CALLBACK_CAPACITY + 1)] == [1] * CALLBACK_CAPACITY + [None]
     assert not placement.has_room(Lane.CALLBACK)
 
 
@@ -179,10 +179,10 @@ def test_what_runs_takes_room_and_what_this_iteration_has_ended_gives_it() -> No
     fleet = fleet_of(worker(1, threads=1), worker(2, threads=1))
     running = [runs_on(1), runs_on(2)]
     fleet.recount(running)
-    assert Placement(fleet, "p").take(Lane.WORK, "f", "action") is None
-    assert Placement(fleet, "p", [running[1]]).take(Lane.WORK, "f", "action") == 2
+    assert Placement(fleet, "p").take("f", "action") is None
+    assert Placement(fleet, "p", [running[1]]).take("f", "action") == 2
     fleet.swap(running[:1], [])
-    assert Placement(fleet, "p").take(Lane.WORK, "f", "action") == 1
+    assert Placement(fleet, "p").take("f", "action") == 1
 
 
 def test_rows_that_are_read_again_replace_what_was_counted() -> None:
@@ -206,7 +206,7 @@ def test_only_live_accepting_workers_of_the_pool_that_know_the_function_count() 
     fleet.dead.add(4)
     placement = Placement(fleet, "p")
     assert [one.id for one in placement.workers] == [3, 5]
-    assert [placement.take(Lane.WORK, "f", "action") for _ in range(3)] == [5, 5, None]
+    assert [placement.take("f", "action") for _ in range(3)] == [5, 5, None]
     assert (placement.known("f", "action"), placement.known("nowhere", "action")) == (True, False)
     assert [fleet.is_lost(number) for number in (1, 4, 5, 99)] == [False, True, False, True]
 
@@ -214,8 +214,8 @@ def test_only_live_accepting_workers_of_the_pool_that_know_the_function_count() 
 def test_a_function_that_is_of_another_kind_now_is_unknown() -> None:
     """As while a release is deployed that makes a mutation of an action."""
     placement = Placement(fleet_of(worker(1), worker(2, functions={"f": "mutation", "g": "action:async"})), "p")
-    assert [placement.take(Lane.WORK, "f", "action") for _ in range(3)] == [1, 1, None]
-    assert [placement.take(Lane.WORK, "f", "mutation") for _ in range(3)] == [2, 2, None]
+    assert [placement.take("f", "action") for _ in range(3)] == [1, 1, None]
+    assert [placement.take("f", "mutation") for _ in range(3)] == [2, 2, None]
     assert (placement.known("f", "query"), placement.known("g", "action")) == (False, True)
 
 

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
 from .. import serialization
+from ..callbacks import lane_of
 from ..database import Part, database
 from ..models import FunctionSet
 from ..types import Lane
@@ -265,11 +266,11 @@ class Placement:
         room = Room.CALLBACK if lane is Lane.CALLBACK else Room.THREAD
         return sum(max(0, self.free(worker, room)) for worker in self.workers)
 
-    def take(self, lane: int, path: str, fn_type: str) -> int | None:
+    def take(self, path: str, fn_type: str) -> int | None:
         """Take a place for a function with the least loaded worker that knows it; None if none of them has room."""
         heap = self._heaps.get((path, fn_type))
         if heap is None:
-            rooms = [self._slots[one.id, one.room_for(lane, path)] for one in self.workers if one.knows(path, fn_type)]
+            rooms = [self._slots[one.id, one.room_for(lane_of(fn_type), path)] for one in self.workers if one.knows(path, fn_type)]
             heap = self._heaps[path, fn_type] = [slot.entry() for slot in rooms if slot.free > 0]
             heapify(heap)
         while heap:

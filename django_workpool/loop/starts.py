@@ -97,7 +97,7 @@ def _start_rows(it: Iteration, lane: Lane, rows: list[Due], placement: Placement
             unknown.append(row)
         elif len(chosen) >= most:
             left.add(row.id)
-        elif (worker_id := placement.take(lane, row.func_path, row.fn_type)) is not None:
+        elif (worker_id := placement.take(row.func_path, row.fn_type)) is not None:
             chosen.append((row, worker_id))
         else:
             it.starved |= lane is Lane.WORK

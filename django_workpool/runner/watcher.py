@@ -108,20 +108,25 @@ class Watcher:
         while True:
             self.begin_fetch()
             runs = workers.assigned(self.using, self.worker_id, after)
-            if runs:
-                after = runs[-1].token
-                self._newest = max(self._newest, after)
-                self.submit(runs)
+            self._take(runs)
             if len(runs) < workers.FETCH_MAX:
                 return
+            after = runs[-1].token
 
     def _fetch_unknown(self, tokens: Sequence[int]) -> None:
         """Fetch those of the runs, found by a look that has begun before, that no hint has told of."""
-        unknown = self.leader.intake.assignments.unknown(tokens)
         if len(tokens) >= workers.TOKENS_MAX:
+            # There may be more.
             self._fetch(0)
+            return
+        unknown = self.leader.intake.assignments.unknown(tokens)
         for first in range(0, len(unknown), workers.FETCH_MAX):
-            self.submit(workers.assigned(self.using, self.worker_id, among=unknown[first : first + workers.FETCH_MAX]))
+            self._take(workers.assigned(self.using, self.worker_id, among=unknown[first : first + workers.FETCH_MAX]))
+
+    def _take(self, runs: Sequence[Run]) -> None:
+        if runs:
+            self._newest = max(self._newest, runs[-1].token)
+            self.submit(runs)
 
     def _stop_canceled(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Tell runs whose works are canceled; those that know it are not told again."""

@@ -239,7 +239,7 @@ class PoolMachine(RuleBasedStateMachine):
             state, lane = states[row.work_id], Lane(row.lane)
             spare = it.lane_limit(lane) - self.loop.memory.count(lane)
             if spare > 0 and not (lane is Lane.WORK and (state.covered or state.pending_cancelation)):
-                assert placement.take(lane, (work := works[row.work_id]).func_path, work.fn_type) is None
+                assert placement.take((work := works[row.work_id]).func_path, work.fn_type) is None
 
     # What must hold ---------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ def _place(fleet: Fleet, path: str) -> float:
         placement.free_threads(Lane.WORK)
         for _ in range(PLACED):
             placement.known(path, "action")
-            placement.take(Lane.WORK, path, "action")
+            placement.take(path, "action")
         placement.has_room(Lane.WORK)
     return (time.thread_time() - began) * 1e6 / BATCHES
 
