@@ -34,15 +34,11 @@ LONG = (
 )
 #: A started ``workpool_main`` that does not end by then is killed.
 KILL_SECONDS = 10
-
-
 #: How the names of files begin whose tests are about statements, which each database gets in its own words.
 ASKING = (
     *("rooms_", "state_", "plans", "pulse", "statements", "keys", "batches", "requeue", "periodic"),
     *("cases_enqueue", "tallies", "admin_lists"),
 )
-
-
 #: Empties tables after a test. TRUNCATE makes new files for each of fifty, which takes longer than most tests; where one has grown, or is
 #: known to the planner, it is done all the same: the next test is to find them as new.
 FLUSH = """
@@ -87,10 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif not item.path.stem.removeprefix("test_").startswith(ASKING):
             item.add_marker("alike")
     marks = os.environ.get(LEFT_VARIABLE, "").split()
-    left = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
+    left = {item for item in items if any(item.get_closest_marker(mark) for mark in marks)}
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
     places = {f"test_{name}": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
 
